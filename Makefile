@@ -1,0 +1,42 @@
+# Everything runs in a virtual environment of its own, made on first use.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/plot.stamp  ## cluster real data, compare with exact Lloyd, draw a picture
+	@$(BIN)/closure-kmeans demo
+
+test: $(VENV)/test.stamp  ## run all tests, then those of the kernels with the JIT off and with bounds checks
+	$(BIN)/pytest -q -n 2
+	NUMBA_DISABLE_JIT=1 $(BIN)/coverage run -m pytest -q -m kernels
+	$(BIN)/coverage report --include='*/closure_kmeans/_kernels.py' --fail-under=100
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.cache/boundscheck $(BIN)/pytest -q -n 2 -m kernels
+
+lint: $(VENV)/dev.stamp  ## check style and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(VENV)/dev.stamp  ## rewrite the code in our style
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:  ## remove the environment and everything that was generated
+	rm -rf $(VENV) .cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The package, editable, with the extra that the stamp is named after. pip is that of $(PYTHON), so that
+# a Python without ensurepip will do.
+$(VENV)/%.stamp: pyproject.toml
+	@echo "setting up $(VENV) for '$*', once"
+	@$(PYTHON) -m venv --without-pip $(VENV)
+	@$(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install -qq -e '.[$*]'
+	@touch $@

@@ -1,0 +1,21 @@
+"""K-means for very many clusters, by cluster closures."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from closure_kmeans.closure import Iteration
+    from closure_kmeans.estimator import ClosureKMeans
+
+__version__ = "0.1.0"
+
+__all__ = ["ClosureKMeans", "Iteration", "__version__"]
+
+# scikit-learn takes a second to import: only those who use it wait for it.
+_HOMES = {"ClosureKMeans": "closure_kmeans.estimator", "Iteration": "closure_kmeans.closure"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,459 @@
+"""Every compiled function, and nothing else.
+
+Rules that hold for each of them: serial, the GIL released, a range of rows, leaves or clusters as the last two
+arguments, inputs only read and outputs only written, so that ranges may run in any order and on any number of
+threads. Scratch memory is allocated once per call. Each has a slow, obvious twin in ``tests/reference.py``.
+
+``mean`` is subtracted from every row as it is loaded: it keeps the products of data far from the origin accurate,
+and data of one byte or two per value is widened a row at a time, in the cache, never as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+from numba import njit
+
+if TYPE_CHECKING:
+    from closure_kmeans.clusters import Clusters
+    from closure_kmeans.partition import RandomPartition
+    from closure_kmeans.points import Points
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Reductions may be reordered, so that they vectorise; NaN and infinity keep their meaning.
+FAST_FLOATS = {"reassoc", "contract", "nsz"}
+
+# The principal direction of a node: as good as a converged one for splitting (see the tests), and far cheaper.
+POWER_STEPS = 3
+
+# Rounding of a product in units of the precision: a move must gain more than this to count as one.
+SLACK = 8
+
+# Rows and centres in one product of the exact search: both stay in the second-level cache.
+SEARCH_ROWS = 256
+SEARCH_CENTERS = 512
+
+
+def kernel(function: Function) -> Function:
+    """Compile for the processor at hand on first use, and keep the result on disk."""
+    compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath=FAST_FLOATS)(function)
+    return cast(Function, compiled)
+
+
+# -- rows -----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def widen(value: Any) -> Any:
+    """A stored value as a number: float16 is stored as its bits, for want of a type in compiled code."""
+    if isinstance(value, np.uint16):
+        magnitude = (np.uint32(value) & np.uint32(0x7FFF)) << np.uint32(13)
+        sign = (np.uint32(value) & np.uint32(0x8000)) << np.uint32(16)
+        # The exponent's bias differs by 112; multiplying corrects it, for subnormal numbers too.
+        return np.uint32(magnitude | sign).view(np.float32) * np.float32(2.0**112)
+    else:
+        return value
+
+
+@kernel
+def load_row(rows: Array, i: int, mean: Array, out: Array) -> None:
+    """Row ``i``, shifted by the mean, in the precision of ``out``."""
+    for t in range(mean.shape[0]):
+        out[t] = widen(rows[i, t])
+        out[t] -= mean[t]
+
+
+# -- random partition trees (section 3.4, "Implementation details") ---------------------------------------------------
+
+
+@kernel
+def sample_rows(rows: Array, mean: Array, node: Array, draws: Array, place: int, sample: Array) -> None:
+    """A random sample of a node's rows, with repetition. Each node reads the draws from a place of its own."""
+    for r in range(sample.shape[0]):
+        draw = draws[(place + r) % draws.shape[0]]
+        load_row(rows, node[int(draw * node.shape[0])], mean, sample[r])
+
+
+@kernel
+def principal_direction(sample: Array, direction: Array, products: Array) -> None:
+    """The direction of largest variance of a sample, by power iteration; zero if all its rows are equal.
+
+    The sample is centred in place. The iteration starts from the row farthest from the mean.
+    """
+    size, n_features = sample.shape
+    direction[:] = 0
+    for r in range(size):
+        for t in range(n_features):
+            direction[t] += sample[r, t]
+    for t in range(n_features):
+        direction[t] /= size
+    farthest, largest = 0, -1.0
+    for r in range(size):
+        norm = 0.0
+        for t in range(n_features):
+            sample[r, t] -= direction[t]
+            norm += sample[r, t] * sample[r, t]
+        if norm > largest:
+            farthest, largest = r, norm
+    direction[:] = sample[farthest]
+    for _ in range(POWER_STEPS):
+        norm = 0.0
+        for t in range(n_features):
+            norm += direction[t] * direction[t]
+        if norm == 0:
+            return
+        for r in range(size):
+            product = 0.0
+            for t in range(n_features):
+                product += sample[r, t] * direction[t]
+            products[r] = product / norm
+        direction[:] = 0
+        for r in range(size):
+            for t in range(n_features):
+                direction[t] += products[r] * sample[r, t]
+
+
+@kernel
+def project(rows: Array, mean: Array, node: Array, direction: Array, values: Array) -> None:
+    """The position of each of a node's rows along a direction."""
+    for i in range(node.shape[0]):
+        row = node[i]
+        value = values.dtype.type(0)
+        for t in range(direction.shape[0]):
+            value += (widen(rows[row, t]) - mean[t]) * direction[t]
+        values[i] = value
+
+
+@kernel
+def select_rank(values: Array, spare: Array, rank: int) -> Any:
+    """The value of a given rank, from 0. Both arrays are overwritten; ``spare`` is as long as ``values``.
+
+    Quickselect without a branch on the data. The pivot's equals leave in every round, so that it ends on any input.
+    """
+    size = values.shape[0]
+    while True:
+        step = size // 9
+        low = median(values[0], values[step], values[2 * step])
+        middle = median(values[3 * step], values[4 * step], values[5 * step])
+        high = median(values[6 * step], values[7 * step], values[8 * step])
+        pivot = median(low, middle, high)
+        n_less, n_more = 0, 0
+        for i in range(size):
+            value = values[i]
+            values[n_less] = value
+            spare[n_more] = value
+            n_less += value < pivot
+            n_more += value > pivot
+        if rank < n_less:
+            size = n_less
+        elif rank >= size - n_more:
+            rank -= size - n_more
+            size = n_more
+            values, spare = spare, values
+        else:
+            return pivot
+
+
+@kernel
+def median(a: Any, b: Any, c: Any) -> Any:
+    """The middle one of three values."""
+    return max(min(a, b), min(max(a, b), c))
+
+
+@kernel
+def split_stably(node: Array, values: Array, threshold: Any, n_left: int, spare: Array) -> None:
+    """Move the ``n_left`` smallest to the front, both sides in their old order.
+
+    Of those equal to the threshold as many go left as are needed, first come first: any input splits evenly.
+    """
+    n_ties = n_left
+    for i in range(node.shape[0]):
+        n_ties -= values[i] < threshold
+    left, right = 0, 0
+    for i in range(node.shape[0]):
+        tie = values[i] == threshold
+        goes_left = (values[i] < threshold) | (tie & (n_ties > 0))
+        n_ties -= tie
+        member = node[i]
+        node[left] = member
+        spare[right] = member
+        left += goes_left
+        right += 1 - goes_left
+    for i in range(right):
+        node[left + i] = spare[i]
+
+
+@kernel
+def grow_nodes(
+    rows: Array,
+    mean: Array,
+    members: Array,
+    starts: Array,
+    nodes: Array,
+    draws: Array,
+    sample_size: int,
+    max_depth: int,
+    first: int,
+    last: int,
+) -> None:
+    """Split nodes ``first <= node < last`` of a tree, and their children, up to ``max_depth`` levels down.
+
+    Node ``v`` holds the leaves ``nodes[v]`` to ``nodes[v + 1]``, which hold the members that ``starts`` gives them.
+    It is split at the middle leaf, so at the median, along the principal direction of a sample of its rows. A node
+    touches its own members only, and its sample depends on nothing but its leaves.
+    """
+    largest = 0
+    for v in range(first, last):
+        largest = max(largest, starts[nodes[v + 1]] - starts[nodes[v]])
+    values = np.empty(largest, mean.dtype)
+    ordered = np.empty(largest, mean.dtype)
+    spare = np.empty(largest, mean.dtype)
+    moved = np.empty(largest, members.dtype)
+    sample = np.empty((sample_size, mean.shape[0]), mean.dtype)
+    products = np.empty(sample_size, mean.dtype)
+    direction = np.empty(mean.shape[0], mean.dtype)
+    stack = np.empty((64, 3), np.int64)
+    for v in range(first, last):
+        stack[0] = nodes[v], nodes[v + 1], 0
+        top = 1
+        while top > 0:
+            top -= 1
+            low, high, depth = stack[top]
+            if high - low < 2 or depth == max_depth:
+                continue
+            middle = (low + high) // 2
+            node = members[starts[low] : starts[high]]
+            n_left = starts[middle] - starts[low]
+            size = node.shape[0]
+            sample_rows(rows, mean, node, draws, low + high, sample)
+            principal_direction(sample, direction, products)
+            project(rows, mean, node, direction, values)
+            ordered[:size] = values[:size]
+            threshold = select_rank(ordered[:size], spare[:size], n_left)
+            split_stably(node, values[:size], threshold, n_left, moved)
+            stack[top] = low, middle, depth + 1
+            stack[top + 1] = middle, high, depth + 1
+            top += 2
+
+
+# -- assignment (section 3.1) ----------------------------------------------------------------------------------------
+
+
+@kernel
+def assign_leaves(
+    points: Points,
+    clusters: Clusters,
+    labels: Array,
+    partition: RandomPartition,
+    hartigan: bool,
+    new_labels: Array,
+    scores: Array,
+    first: int,
+    last: int,
+) -> int:
+    """Closure assignment inside the leaves ``first <= leaf < last`` of one partition.
+
+    All points of a leaf share one set of candidates, the clusters of its points, so a leaf is one small product of
+    points and centres. A point's score is its squared distance to the centre or, by Hartigan's rule, what its move
+    there would add to the distortion; staying counts what leaving would take away. ``scores`` holds the best score of
+    each point in the partitions before this one. Returns the number of pairs of point and candidate.
+    """
+    members, starts = partition.members, partition.starts
+    n_features = points.mean.shape[0]
+    dtype = clusters.centers.dtype
+    infinity = dtype.type(np.inf)
+    two = dtype.type(2)
+    slack = dtype.type(SLACK * np.finfo(dtype).eps)
+    weighted = points.weights.shape[0] > 1
+    largest = 0
+    for leaf in range(first, last):
+        largest = max(largest, starts[leaf + 1] - starts[leaf])
+    slots = np.full(clusters.centers.shape[0], -1, np.int32)
+    candidates = np.empty(largest, np.int32)
+    leaf_rows = np.empty((largest, n_features), dtype)
+    leaf_centers = np.empty((largest, n_features), dtype)
+    product_memory = np.empty(largest * largest, dtype)
+    norms = np.empty(largest, dtype)
+    weights = np.full(largest, points.weights[0], dtype)
+    factors = np.ones(largest, dtype)
+    best = np.empty(largest, dtype)
+    choice = np.empty(largest, np.int32)
+    n_pairs = 0
+    for leaf in range(first, last):
+        leaf_members = members[starts[leaf] : starts[leaf + 1]]
+        size = leaf_members.shape[0]
+        n_candidates = 0
+        for i in range(size):
+            point = leaf_members[i]
+            label = labels[point]
+            if slots[label] < 0:
+                slots[label] = n_candidates
+                candidates[n_candidates] = label
+                leaf_centers[n_candidates] = clusters.centers[label]
+                n_candidates += 1
+            load_row(points.rows, point, points.mean, leaf_rows[i])
+            norms[i] = points.norms[point]
+            if weighted:
+                weights[i] = points.weights[point]
+        n_pairs += size * n_candidates
+        products = product_memory[: n_candidates * size].reshape(n_candidates, size)
+        np.dot(leaf_centers[:n_candidates], leaf_rows[:size].T, products)
+        for i in range(size):
+            own = labels[leaf_members[i]]
+            slot = slots[own]
+            distance = max(dtype.type(0), norms[i] + clusters.norms[own] - two * products[slot, i])
+            if hartigan:
+                rest = clusters.sizes[own] - weights[i]
+                # The last point of a cluster never leaves it.
+                distance = distance * clusters.sizes[own] / rest if rest > 0 else -infinity
+            best[i] = distance - slack * (norms[i] + clusters.norms[own])
+            choice[i] = slot
+            products[slot, i] = -infinity
+        for j in range(n_candidates):
+            center_norm = clusters.norms[candidates[j]]
+            if hartigan:
+                cluster_size = clusters.sizes[candidates[j]]
+                if weighted:
+                    for i in range(size):
+                        factors[i] = cluster_size / (cluster_size + weights[i])
+                else:
+                    factors[:size] = cluster_size / (cluster_size + weights[0])
+            for i in range(size):
+                score = factors[i] * (norms[i] + center_norm - two * products[j, i])
+                if score < best[i]:
+                    best[i] = score
+                    choice[i] = j
+        for i in range(size):
+            point = leaf_members[i]
+            if best[i] < scores[point]:
+                scores[point] = best[i]
+                new_labels[point] = candidates[choice[i]]
+        for j in range(n_candidates):
+            slots[candidates[j]] = -1
+    return n_pairs
+
+
+@kernel
+def search_nearest(
+    rows: Array, centers: Array, center_norms: Array, labels: Array, distances: Array, first: int, last: int
+) -> None:
+    """Nearest of all centres, and the squared distance to it, for rows ``first <= row < last``.
+
+    A pure function of each row: wherever rounding could decide, it is decided by ``search_row``.
+    """
+    dtype = centers.dtype
+    two = dtype.type(2)
+    slack = dtype.type(SLACK * np.finfo(dtype).eps)
+    largest_norm = center_norms.max()
+    product_memory = np.empty(SEARCH_ROWS * SEARCH_CENTERS, dtype)
+    best = np.empty(SEARCH_ROWS, dtype)
+    second = np.empty(SEARCH_ROWS, dtype)
+    choice = np.empty(SEARCH_ROWS, np.int32)
+    for row in range(first, last, SEARCH_ROWS):
+        block = rows[row : min(row + SEARCH_ROWS, last)]
+        size = block.shape[0]
+        best[:] = np.inf
+        second[:] = np.inf
+        for center in range(0, centers.shape[0], SEARCH_CENTERS):
+            tile = centers[center : center + SEARCH_CENTERS]
+            products = product_memory[: tile.shape[0] * size].reshape(tile.shape[0], size)
+            np.dot(tile, block.T, products)
+            for j in range(tile.shape[0]):
+                norm = center_norms[center + j]
+                for i in range(size):
+                    score = norm - two * products[j, i]
+                    second[i] = min(second[i], max(best[i], score))
+                    if score < best[i]:
+                        best[i] = score
+                        choice[i] = center + j
+        for i in range(size):
+            norm = dtype.type(0)
+            for t in range(block.shape[1]):
+                norm += block[i, t] * block[i, t]
+            if second[i] - best[i] <= slack * (norm + largest_norm):
+                choice[i] = search_row(block[i], centers)
+            labels[row + i] = choice[i]
+            distances[row + i] = squared_distance(block[i], centers[choice[i]])
+
+
+@kernel
+def search_row(row: Array, centers: Array) -> int:
+    """Nearest of all centres of one row, the first of several: one by one, in double precision."""
+    nearest, smallest = 0, np.inf
+    for j in range(centers.shape[0]):
+        distance = squared_distance(row, centers[j])
+        if distance < smallest:
+            nearest, smallest = j, distance
+    return nearest
+
+
+@kernel
+def squared_distance(a: Array, b: Array) -> float:
+    """In double precision, from the differences."""
+    total = 0.0
+    for t in range(a.shape[0]):
+        difference = np.float64(a[t]) - np.float64(b[t])
+        total += difference * difference
+    return total
+
+
+# -- update ------------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def group_by_label(labels: Array, n_clusters: int) -> tuple[Array, Array]:
+    """The points of each cluster in ascending order, cluster after cluster, and where each cluster begins."""
+    starts = np.zeros(n_clusters + 1, np.int64)
+    for i in range(labels.shape[0]):
+        starts[labels[i] + 1] += 1
+    for j in range(n_clusters):
+        starts[j + 1] += starts[j]
+    place = starts[:-1].copy()
+    members = np.empty(labels.shape[0], np.int32)
+    for i in range(labels.shape[0]):
+        label = labels[i]
+        members[place[label]] = i
+        place[label] += 1
+    return members, starts
+
+
+@kernel
+def update_clusters(points: Points, members: Array, starts: Array, clusters: Clusters, first: int, last: int) -> None:
+    """Centre, its squared norm, size and error of the clusters ``first <= cluster < last``.
+
+    Sums run over a cluster's points in ascending order, in double precision, whoever computes them. The error is
+    the sum of the squared distances to the centre, as that of the squares less that of the mean. An empty cluster
+    keeps its centre.
+    """
+    n_features = points.mean.shape[0]
+    weighted = points.weights.shape[0] > 1
+    row = np.empty(n_features, points.mean.dtype)
+    total = np.empty(n_features, np.float64)
+    for j in range(first, last):
+        total[:] = 0
+        size, squares = 0.0, 0.0
+        for place in range(starts[j], starts[j + 1]):
+            point = members[place]
+            weight = np.float64(points.weights[point if weighted else 0])
+            load_row(points.rows, point, points.mean, row)
+            square = 0.0
+            for t in range(n_features):
+                value = np.float64(row[t])
+                total[t] += weight * value
+                square += value * value
+            size += weight
+            squares += weight * square
+        clusters.sizes[j] = size
+        clusters.errors[j] = 0
+        if size > 0:
+            norm = 0.0
+            for t in range(n_features):
+                mean = total[t] / size
+                norm += mean * mean
+                clusters.centers[j, t] = mean
+            clusters.norms[j] = norm
+            clusters.errors[j] = max(0.0, squares - size * norm)

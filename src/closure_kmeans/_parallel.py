@@ -1,0 +1,99 @@
+"""The one place that starts threads.
+
+Compiled functions release the GIL and take a range, so a thread pool over ranges is all that is needed. A pool lives
+as long as one call of the library: nothing is left running that a fork could meet.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TypeVar
+
+from threadpoolctl import threadpool_limits
+
+Result = TypeVar("Result")
+
+# Enough blocks for threads of unequal speed to finish together, few enough to cost nothing.
+BLOCKS_PER_CALL = 64
+
+
+class Threads:
+    """A pool of threads over blocks of work, with BLAS held to one thread in each.
+
+    >>> with Threads(2) as threads:
+    ...     threads.for_each_block(lambda first, last: last - first, 10, 4)
+    [4, 4, 2]
+    """
+
+    def __init__(self, n_threads: int) -> None:
+        self.n_threads = n_threads
+        self._pool = ThreadPoolExecutor(n_threads, "closure-kmeans") if n_threads > 1 else None
+
+    def __enter__(self) -> Threads:
+        _single_threaded_blas.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+        _single_threaded_blas.release()
+
+    def for_each_block(
+        self, work: Callable[[int, int], Result], n_items: int, block: int | None = None
+    ) -> list[Result]:
+        """Call ``work(first, last)`` on consecutive blocks of the items; the results in their order.
+
+        An error in a block, or an interrupt, is raised here, after the blocks under way have ended.
+        """
+        if block is None:
+            block = -(-n_items // BLOCKS_PER_CALL)
+        ranges = [(first, min(first + block, n_items)) for first in range(0, n_items, max(block, 1))]
+        if self._pool is None or len(ranges) == 1:
+            return [work(first, last) for first, last in ranges]
+        futures = [self._pool.submit(work, first, last) for first, last in ranges]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            waiting = [future for future in futures if not future.cancel()]
+            for future in waiting:
+                future.exception()
+            raise
+
+
+def count_threads(n_jobs: int | None) -> int:
+    """Threads to use: all that the process may run on by default; negative numbers count from there."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if n_jobs is None:
+        return available
+    return n_jobs if n_jobs > 0 else max(1, available + 1 + n_jobs)
+
+
+class _SingleThreadedBlas:
+    """BLAS limits belong to the process, so the first user sets them and the last one restores them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._limits: threadpool_limits | None = None
+
+    def acquire(self) -> None:
+        with self._lock:
+            if self._users == 0:
+                self._limits = threadpool_limits(1, user_api="blas")
+            self._users += 1
+
+    def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._limits is not None:
+                self._limits.restore_original_limits()
+                self._limits = None
+
+
+_single_threaded_blas = _SingleThreadedBlas()

@@ -1,0 +1,182 @@
+"""Checks at the door, once. Messages name the thing, the rule and the value."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_array, check_random_state
+
+from closure_kmeans.points import precision
+
+if TYPE_CHECKING:
+    from closure_kmeans.estimator import ClosureKMeans
+
+# What is taken as it is; all else is converted to the first.
+DTYPES = (np.float64, np.float32, np.float16, np.uint8, np.int8)
+
+# Point and cluster ids are 32 bits wide.
+MAX_ROWS = 2**31 - 1
+
+
+def parameters(model: ClosureKMeans) -> None:
+    """The estimator's own settings."""
+    for name in ("n_clusters", "max_iter", "leaf_size", "max_trees"):
+        integer(name, getattr(model, name), 1)
+    if model.tree_dims is not None:
+        integer("tree_dims", model.tree_dims, 1)
+    for name in ("tol", "min_fall"):
+        number(name, getattr(model, name), 0)
+    if model.max_time is not None:
+        number("max_time", model.max_time, 0)
+    if model.n_jobs is not None:
+        integer("n_jobs", model.n_jobs)
+        if model.n_jobs == 0:
+            raise ValueError("n_jobs must not be 0: give a number of threads, or None for all")
+    choice("neighborhoods", model.neighborhoods, ("fresh", "kept"))
+    choice("rule", model.rule, ("hartigan", "lloyd"))
+    if model.callback is not None and not callable(model.callback):
+        raise TypeError(f"callback must be callable, got {model.callback!r}")
+
+
+def integer(name: str, value: object, minimum: int | None = None) -> None:
+    """A whole number, not a truth value, at or above a minimum."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if minimum is not None and value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}")
+
+
+def number(name: str, value: object, minimum: float) -> None:
+    """A real number at or above a minimum."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not float(value) >= minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}")
+
+
+def choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """One of several words."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+def generator(random_state: int | np.random.RandomState | None) -> np.random.Generator:
+    """One generator from whatever scikit-learn takes for a seed."""
+    return np.random.default_rng(check_random_state(random_state).randint(2**32, size=4, dtype=np.uint32))
+
+
+def init(value: str | ArrayLike, n_clusters: int, X: NDArray[Any]) -> str | NDArray[Any]:
+    """A start: a name, centres, or labels."""
+    if isinstance(value, str):
+        choice("init", value, ("tree", "random"))
+        return value
+    array = np.asarray(value)
+    if array.ndim == 1:
+        return labels("init given as labels", array, len(X), n_clusters)
+    if array.shape != (n_clusters, X.shape[1]):
+        raise ValueError(
+            f"init given as centres must have shape (n_clusters, n_features) = ({n_clusters}, {X.shape[1]}), "
+            f"got {array.shape}"
+        )
+    if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+        raise ValueError("init given as centres must hold finite numbers only")
+    return array.astype(precision(X.dtype))
+
+
+def labels(name: str, value: ArrayLike, n_rows: int, n_clusters: int) -> NDArray[Any]:
+    """Whole numbers below the number of clusters, one a row."""
+    array = np.asarray(value)
+    if array.shape != (n_rows,):
+        raise ValueError(f"{name} must have shape ({n_rows},), one per row, got {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must hold integers, got {array.dtype}")
+    if n_rows and (array.min() < 0 or array.max() >= n_clusters):
+        raise ValueError(f"{name} must lie in 0..{n_clusters - 1}, got values in {array.min()}..{array.max()}")
+    return array
+
+
+def rows_and_centers(X: ArrayLike, centers: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Rows and centres of one width; the centres in the precision of the rows."""
+    rows = check_array(X, dtype=DTYPES, order="C", input_name="X")
+    middles = check_array(centers, dtype=precision(rows.dtype), order="C", input_name="centers")
+    if middles.shape[1] != rows.shape[1]:
+        raise ValueError(f"centers must have {rows.shape[1]} features like X, got {middles.shape[1]}")
+    return rows, middles
+
+
+def weights_like(sample_weight: ArrayLike, rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Weights: finite, not negative, one a row."""
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.shape != (len(rows),):
+        raise ValueError(f"sample_weight must have shape ({len(rows)},), one weight per row, got {weights.shape}")
+    if not np.isfinite(weights).all():
+        raise ValueError("sample_weight must not contain NaN or infinity")
+    if (weights < 0).any():
+        raise ValueError(f"sample_weight must not be negative, got {weights.min()}")
+    if not weights.any():
+        raise ValueError("sample_weight must not be zero for every row")
+    return weights
+
+
+def sample_weight(value: ArrayLike | None, X: NDArray[Any]) -> NDArray[np.float64]:
+    """Weights of the rows, or a single one where all weigh the same."""
+    if value is None:
+        return np.ones(1)
+    weights = weights_like(value, X)
+    return weights[:1] if (weights == weights[0]).all() else weights
+
+
+def enough_rows(n_clusters: int, X: NDArray[Any]) -> None:
+    """There must be as many distinct rows as clusters.
+
+    Rows are compared by a random linear function of their words, on ever more rows, until enough are distinct.
+    """
+    if len(X) > MAX_ROWS:
+        raise ValueError(f"X must have at most {MAX_ROWS:,} rows, got {len(X):,}")
+    if n_clusters > len(X):
+        raise ValueError(
+            f"n_clusters must be at most the number of rows, got n_clusters={n_clusters}, n_samples={len(X)}"
+        )
+    words_per_value = max(1, X.dtype.itemsize // 4)
+    word = np.dtype(f"u{X.dtype.itemsize // words_per_value}")
+    coefficients = np.random.default_rng(0).integers(2**63, size=X.shape[1] * words_per_value, dtype=np.uint64) * 2 + 1
+    hashes = np.empty(0, np.uint64)
+    while True:
+        n_hashed = len(hashes) + max(n_clusters, 1000)
+        rows = np.ascontiguousarray(X[len(hashes) : n_hashed]) + X.dtype.type(0)  # -0 and 0 are the same number
+        hashes = np.concatenate([hashes, rows.view(word).astype(np.uint64) @ coefficients])
+        n_distinct = len(np.unique(hashes))
+        if n_distinct >= n_clusters:
+            return
+        if len(hashes) == len(X):
+            raise ValueError(
+                f"n_clusters must be at most the number of distinct rows of X, which is {n_distinct}, got {n_clusters}"
+            )
+
+
+def memory(n_clusters: int, X: NDArray[Any], tree_dims: int | None) -> None:
+    """What a fit allocates beyond the input must not exceed what the machine has."""
+    width = np.dtype(precision(X.dtype)).itemsize
+    n_axes = 0 if tree_dims is None else min(tree_dims, X.shape[1])
+    per_point = X.shape[1] * X.dtype.itemsize + 2 * n_axes * width + 40
+    per_cluster = 4 * X.shape[1] * width + 64
+    needed = len(X) * per_point + n_clusters * per_cluster
+    available = physical_memory()
+    if needed > available:
+        raise MemoryError(
+            f"clustering {len(X):,} x {X.shape[1]:,} {X.dtype} rows into {n_clusters:,} clusters takes about "
+            f"{needed / 1e9:.1f} GB beyond the input, but this machine has {available / 1e9:.1f} GB"
+        )
+
+
+def physical_memory() -> float:
+    """Bytes of memory in the machine; infinite where it cannot be told."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return math.inf

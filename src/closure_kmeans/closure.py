@@ -1,0 +1,164 @@
+"""K-means with cluster closures: the algorithm of section 3, and what was added to it.
+
+An iteration assigns every point to the best of the clusters of its neighbours, then moves the centres to the means:
+
+    neighbourhoods → assign → update → record → …
+
+Three named steps go beyond the paper, and each can be switched off: a fresh neighbourhood in every iteration
+(``neighborhoods``), Hartigan's rule (``rule``) and extrapolated centres (``extrapolate``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closure_kmeans import _kernels
+from closure_kmeans._parallel import Threads
+from closure_kmeans.clusters import Clusters, make_clusters, update
+from closure_kmeans.neighborhoods import Neighborhoods
+from closure_kmeans.partition import RandomPartition
+from closure_kmeans.points import Points
+
+# Cluster sizes between which extrapolation sets in: below the first it would empty clusters, above the second it
+# is safe in full.
+EXTRAPOLATE_FROM, EXTRAPOLATE_FULLY = 10, 50
+
+
+class Iteration(NamedTuple):
+    """How things stood after an iteration."""
+
+    iteration: int  # from 1
+    seconds: float  # since the fit began, set-up included
+    inertia: float  # the objective: sum of the squared distances to the centres, never above the one before
+    n_active: int  # points that changed their cluster
+    n_trees: int  # partitions that were looked at
+    n_candidates: float  # clusters tested for a point, on average
+
+
+class Clustering(NamedTuple):
+    """The state that an iteration improves."""
+
+    labels: NDArray[np.int32]  # (n,)
+    clusters: Clusters
+
+
+class Step(NamedTuple):
+    """An iteration's outcome."""
+
+    state: Clustering
+    n_active: int
+    n_pairs: int
+
+
+# Told of each iteration; true ends the fit.
+OnIteration = Callable[[int, Step, list[RandomPartition]], str | None]
+
+
+def cluster_by_closures(
+    points: Points,
+    labels: NDArray[np.int32],
+    n_clusters: int,
+    neighborhoods: Neighborhoods,
+    *,
+    hartigan: bool,
+    extrapolate: bool,
+    max_iter: int,
+    tol: float,
+    on_iteration: OnIteration,
+    rng: np.random.Generator,
+    threads: Threads,
+) -> tuple[Clustering, str]:
+    """Alternate closure assignment and update until the neighbourhoods are used up (section 3).
+
+    ``on_iteration`` is told of every iteration and may name a reason to stop. Returns the last state and the reason
+    why it is the last. An interrupt is such a reason too: the iteration under way is dropped.
+    """
+    state = Clustering(labels, update(points, labels, n_clusters, rng, threads))
+    previous = None
+    try:
+        for number in range(1, max_iter + 1):
+            before = state.clusters
+            partitions = neighborhoods.partitions()
+            ahead = extrapolated(before, previous, len(labels)) if extrapolate else before
+            step = take_step(points, state, ahead, partitions, hartigan, rng, threads)
+            state = step.state
+            previous = before.centers if extrapolate else None
+            reason = on_iteration(number, step, partitions)
+            if reason is not None:
+                return state, reason
+            fall = 1 - state.clusters.inertia / before.inertia if before.inertia > 0 else 0.0
+            if not neighborhoods.expand(fall, step.n_active) and (step.n_active == 0 or fall < tol):
+                return state, "converged"
+    except KeyboardInterrupt:
+        return state, "interrupted"
+    return state, "max_iter"
+
+
+def take_step(
+    points: Points,
+    state: Clustering,
+    ahead: Clusters,
+    partitions: list[RandomPartition],
+    hartigan: bool,
+    rng: np.random.Generator,
+    threads: Threads,
+) -> Step:
+    """One assignment to the centres ``ahead``, and one update; the distortion does not rise (theorem 1).
+
+    Points that move together by Hartigan's rule, or towards centres that are not yet there, can in principle raise it:
+    such a step is redone by the paper's rule, which cannot, but for rounding: then nothing moves.
+    """
+    n_pairs = 0
+    for clusters, rule in ((ahead, hartigan), (state.clusters, False)):
+        labels, n_tested = assign_by_closures(points, clusters, state.labels, partitions, rule, threads)
+        n_pairs += n_tested
+        updated = update(points, labels, len(clusters.centers), rng, threads)
+        if updated.inertia <= state.clusters.inertia:
+            n_active = int(np.count_nonzero(labels != state.labels))
+            return Step(Clustering(labels, updated), n_active, n_pairs)
+    return Step(state, 0, n_pairs)
+
+
+def assign_by_closures(
+    points: Points,
+    clusters: Clusters,
+    labels: NDArray[np.int32],
+    partitions: list[RandomPartition],
+    hartigan: bool,
+    threads: Threads,
+) -> tuple[NDArray[np.int32], int]:
+    """The assignment step: each point to the best of the clusters whose closures hold it (section 3.1).
+
+    A closure is the union of its points' neighbourhoods, and those are leaves: so the candidates of a point are the
+    clusters that share a leaf with it, and the best over all partitions is the best of each partition's best.
+    Returns the new labels and the number of pairs of point and candidate that were tested.
+    """
+    new_labels = labels.copy()
+    scores = np.full(len(labels), np.inf, points.mean.dtype)
+    n_pairs = 0
+    for partition in partitions:
+        assign = partial(_kernels.assign_leaves, points, clusters, labels, partition, hartigan, new_labels, scores)
+        n_pairs += sum(threads.for_each_block(assign, len(partition.starts) - 1))
+    return new_labels, n_pairs
+
+
+def extrapolated(clusters: Clusters, previous: NDArray[Any] | None, n_points: int) -> Clusters:
+    """Where the centres are heading: as far ahead again as they came since the iteration before.
+
+    Small clusters would overshoot and lose their points, so they stay where they are.
+    """
+    if previous is None:
+        return clusters
+    sizes = clusters.sizes * (n_points / clusters.sizes.sum())  # in points, whatever their weights
+    reach = (sizes - EXTRAPOLATE_FROM) / (EXTRAPOLATE_FULLY - EXTRAPOLATE_FROM)
+    if reach.max() <= 0:
+        return clusters
+    centers = clusters.centers - previous
+    centers *= np.clip(reach, 0, 1).astype(centers.dtype)[:, np.newaxis]
+    centers += clusters.centers
+    return make_clusters(centers)._replace(sizes=clusters.sizes)

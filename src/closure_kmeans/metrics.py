@@ -1,0 +1,87 @@
+"""How good a clustering is, and why the algorithm works: the measures of the paper."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.metrics import normalized_mutual_info_score
+
+from closure_kmeans import _validation as check
+from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans.partition import RandomPartition
+from closure_kmeans.points import rows_per_block, shifted
+from closure_kmeans.quantizer import nearest_centers
+
+
+def exact_labels(
+    X: ArrayLike, centers: ArrayLike, n_jobs: int | None = None
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The nearest of all centres of each row, and the squared distance to it."""
+    rows, centers = check.rows_and_centers(X, centers)
+    mean = centers.mean(axis=0)
+    with Threads(count_threads(n_jobs)) as threads:
+        return nearest_centers(rows, centers - mean, mean, threads)
+
+
+def distortion(X: ArrayLike, centers: ArrayLike, n_jobs: int | None = None) -> float:
+    """The objective (equation 1) of some centres, with every row assigned to the nearest, per row."""
+    _, distances = exact_labels(X, centers, n_jobs)
+    return float(distances.mean())
+
+
+def squared_distances(X: ArrayLike, centers: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
+    """The squared distance of each row to the centre that its label names."""
+    rows, centers = check.rows_and_centers(X, centers)
+    labels = check.labels("labels", labels, len(rows), len(centers))
+    mean = centers.mean(axis=0)
+    distances = np.empty(len(rows))
+    for first in range(0, len(rows), rows_per_block(rows)):
+        block = slice(first, first + rows_per_block(rows))
+        difference = shifted(rows[block], mean) - (centers - mean)[labels[block]]
+        distances[block] = np.einsum("ij,ij->i", difference, difference)
+    return distances
+
+
+def assignment_accuracy(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, n_jobs: int | None = None) -> float:
+    """The share of rows whose label names their true nearest centre (section 4.4); any of several will do."""
+    nearest, distances = exact_labels(X, centers, n_jobs)
+    own = squared_distances(X, centers, labels)
+    return float(np.mean((nearest == np.asarray(labels)) | (own <= distances)))
+
+
+def distance_ratio(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, new_labels: ArrayLike) -> NDArray[np.float64]:
+    """How near each active point was to the border that it crossed (section 3.1).
+
+    For each row whose cluster changed: 1 - d(x, new centre) / d(x, old centre), which is small near the border.
+    """
+    rows = np.asarray(X)
+    old, new = np.asarray(labels), np.asarray(new_labels)
+    active = np.flatnonzero(old != new)
+    before = squared_distances(rows[active], centers, old[active])
+    after = squared_distances(rows[active], centers, new[active])
+    ratio: NDArray[np.float64] = 1 - np.sqrt(after / before)
+    return ratio
+
+
+def coverage(labels: ArrayLike, new_labels: ArrayLike, partitions: list[RandomPartition]) -> float:
+    """The share of active points that lie in the closure of the cluster they move to (section 3.1).
+
+    The closures are those of the old labels, over the leaves of the partitions united. 1 if no point is active.
+    """
+    old, new = np.asarray(labels), np.asarray(new_labels)
+    active = np.flatnonzero(old != new)
+    if len(active) == 0:
+        return 1.0
+    n_clusters = np.int64(max(old.max(), new.max()) + 1)
+    covered = np.zeros(len(active), bool)
+    for members, starts in partitions:
+        leaf = np.empty(len(members), np.int64)
+        leaf[members] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        clusters_met = np.unique(leaf * n_clusters + old)
+        covered |= np.isin(leaf[active] * n_clusters + new[active], clusters_met)
+    return float(covered.mean())
+
+
+def normalized_mutual_information(truth: ArrayLike, labels: ArrayLike) -> float:
+    """Mutual information of two labellings over the geometric mean of their entropies (section 4.2)."""
+    return float(normalized_mutual_info_score(truth, labels, average_method="geometric"))

@@ -1,0 +1,75 @@
+"""Random partition trees (section 3.4): which points are neighbours.
+
+A tree is balanced and binary; each node is split at the median along a principal direction of a random sample of its
+points. Only the leaves are kept: a finished tree is a permutation of the points and the offsets of its leaves. Leaves
+differ in size by at most one point, whatever the data.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.extmath import randomized_svd
+
+from closure_kmeans import _kernels
+from closure_kmeans._parallel import Threads
+
+# Rows that show a node's principal direction.
+NODE_SAMPLE = 32
+# Rows that show the principal directions of all the data.
+DATA_SAMPLE = 10_000
+# Uniform numbers a tree is drawn from.
+N_DRAWS = 4096
+# Nodes that are split one level at a time, to have work for every thread; below them, whole subtrees.
+N_TOP_NODES = 64
+
+
+class RandomPartition(NamedTuple):
+    """One random partition of the points into small leaves: a finished tree."""
+
+    members: NDArray[np.int32]  # (n,) point ids, leaf after leaf
+    starts: NDArray[np.int64]  # (n_leaves + 1,) leaf l holds members[starts[l]:starts[l + 1]]
+
+
+def grow_partition(
+    rows: NDArray[Any],
+    mean: NDArray[Any],
+    n_leaves: int,
+    rng: np.random.Generator,
+    threads: Threads,
+) -> RandomPartition:
+    """Grow one random partition tree over all rows, down to ``n_leaves`` leaves of equal size.
+
+    Parameters
+    ----------
+    rows : (n, d) array
+        The points.
+    mean : (d,) array
+        Subtracted from every row as it is read; its dtype is the precision of the computation.
+    n_leaves : int
+        At most n. Leaf l gets the points of ranks l n / n_leaves to (l + 1) n / n_leaves.
+    """
+    n_points = len(rows)
+    starts = np.arange(n_leaves + 1, dtype=np.int64) * n_points // n_leaves
+    members = np.arange(n_points, dtype=np.int32)
+    draws = rng.random(N_DRAWS)
+    nodes = np.array([0, n_leaves], dtype=np.int64)
+
+    def grow(max_depth: int) -> None:
+        split = partial(_kernels.grow_nodes, rows, mean, members, starts, nodes, draws, NODE_SAMPLE, max_depth)
+        threads.for_each_block(split, len(nodes) - 1, 1)
+
+    while len(nodes) <= min(N_TOP_NODES, n_leaves):
+        grow(max_depth=1)
+        nodes = np.unique(np.concatenate([nodes, (nodes[:-1] + nodes[1:]) // 2]))
+    grow(max_depth=64)
+    return RandomPartition(members, starts)
+
+
+def principal_axes(sample: NDArray[Any], n_axes: int, seed: int) -> NDArray[Any]:
+    """The first principal directions of a centred sample, one a column."""
+    _, _, directions = randomized_svd(sample, n_axes, random_state=seed)
+    return np.ascontiguousarray(directions.T.astype(sample.dtype, copy=False))

@@ -1,0 +1,121 @@
+"""The rows as the algorithm sees them: in the order of a first tree, so that neighbours lie near each other in memory.
+
+The rows keep the dtype they came in. Trees are grown over a few principal coordinates of the rows, or over the rows
+themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from closure_kmeans._parallel import Threads
+from closure_kmeans.partition import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
+
+# Values widened at a time: some megabytes.
+BLOCK_VALUES = 1 << 20
+
+
+class Points(NamedTuple):
+    """All that an iteration needs to know of the data. float16 rows are held as their bits."""
+
+    rows: NDArray[Any]  # (n, d) in their own dtype
+    mean: NDArray[Any]  # (d,) subtracted wherever a row is read; its dtype is the precision
+    norms: NDArray[Any]  # (n,) squared norms of the shifted rows
+    weights: NDArray[Any]  # (n,), or (1,) where all rows weigh the same
+    coordinates: NDArray[Any]  # (n, d') what trees are grown over
+    origin: NDArray[Any]  # (d',) the mean of the coordinates
+
+
+def precision(dtype: DTypeLike) -> type[np.float32] | type[np.float64]:
+    """What a dtype is computed in: float64 in itself, all narrower ones in float32."""
+    return np.float64 if np.dtype(dtype) == np.float64 else np.float32
+
+
+def rows_per_block(X: NDArray[Any]) -> int:
+    """How many rows to widen at a time."""
+    return -(-BLOCK_VALUES // int(X.shape[1]))
+
+
+def shifted(X: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
+    """A widened, shifted copy of some rows."""
+    with np.errstate(invalid="ignore"):  # infinity is found by its norm
+        rows: NDArray[Any] = np.subtract(X, mean, dtype=mean.dtype, order="C")
+    return rows
+
+
+def as_numbers(rows: NDArray[Any]) -> NDArray[Any]:
+    """Stored rows in the dtype they came in."""
+    return rows.view(np.float16) if rows.dtype == np.uint16 else rows
+
+
+def arrange_points(
+    X: NDArray[Any],
+    weights: NDArray[Any],
+    n_cells: int,
+    n_axes: int | None,
+    rng: np.random.Generator,
+    threads: Threads,
+) -> tuple[Points, RandomPartition]:
+    """Lay the rows out in the order of a first tree, cut at ``n_cells`` cells.
+
+    Returns the points and the tree; point i is row ``tree.members[i]`` of X, and cell j holds the points from
+    ``tree.starts[j]`` on.
+    """
+    dtype = precision(X.dtype)
+    sample = X[np.sort(rng.choice(len(X), min(len(X), DATA_SAMPLE), replace=False))].astype(dtype)
+    mean = sample.mean(axis=0)
+    if X.dtype.kind in "iu":
+        np.rint(mean, out=mean)  # whole numbers stay whole, so that their products are exact
+    stored = X.view(np.uint16) if X.dtype == np.float16 else X
+    coordinates, origin, axes = stored, mean, None
+    if n_axes is not None and n_axes < X.shape[1]:
+        axes = principal_axes(sample - mean, n_axes, int(rng.integers(2**31)))
+        coordinates, origin = np.empty((len(X), axes.shape[1]), dtype), np.zeros(axes.shape[1], dtype)
+    norms = np.empty(len(X), dtype)
+
+    def measure(first: int, last: int) -> None:
+        block = shifted(X[first:last], mean)
+        np.einsum("ij,ij->i", block, block, out=norms[first:last])
+        if axes is not None:
+            np.dot(block, axes, out=coordinates[first:last])
+
+    threads.for_each_block(measure, len(X), rows_per_block(X))
+    check_norms(X, norms)
+    tree = grow_partition(coordinates, origin, n_cells, rng, threads)
+    rows = reorder(stored, tree.members, threads)
+    points = Points(
+        rows=rows,
+        mean=mean,
+        norms=norms[tree.members],
+        weights=weights[tree.members] if len(weights) > 1 else weights,
+        coordinates=rows if axes is None else reorder(coordinates, tree.members, threads),
+        origin=origin,
+    )
+    return points, tree
+
+
+def reorder(rows: NDArray[Any], order: NDArray[np.int32], threads: Threads) -> NDArray[Any]:
+    """The rows in a given order, as a new array."""
+    result = np.empty(rows.shape, rows.dtype)
+    threads.for_each_block(
+        lambda first, last: np.take(rows, order[first:last], axis=0, out=result[first:last], mode="clip"),
+        len(rows),
+    )
+    return result
+
+
+def check_norms(X: NDArray[Any], norms: NDArray[Any]) -> None:
+    """Squared norms show at once whether all values are finite, and their squares too."""
+    bad = np.flatnonzero(~np.isfinite(norms))
+    if len(bad) == 0:
+        return
+    row = bad[0]
+    if not np.isfinite(X[row]).all():
+        raise ValueError(f"X must not contain NaN or infinity, but row {row} does")
+    raise ValueError(
+        f"the squares of the values of X must not overflow {norms.dtype}, but row {row} holds "
+        f"{np.abs(X[row]).max():.6g}: scale the data" + (" or pass float64" if norms.dtype == np.float32 else "")
+    )
