@@ -60,11 +60,11 @@ def widen(value: Any) -> Any:
 
 
 @kernel
-def load_row(rows: Array, i: int, mean: Array, out: Array) -> None:
-    """Row ``i``, shifted by the mean, in the precision of ``out``."""
+def load_row(rows: Array, i: int, mean: Array, out: Array, place: int) -> None:
+    """Row ``i``, shifted by the mean, into row ``place`` of ``out`` and in its precision."""
+    number = out.dtype.type
     for t in range(mean.shape[0]):
-        out[t] = widen(rows[i, t])
-        out[t] -= mean[t]
+        out[place, t] = number(widen(rows[i, t])) - mean[t]
 
 
 # -- random partition trees (section 3.4, "Implementation details") ---------------------------------------------------
@@ -75,7 +75,7 @@ def sample_rows(rows: Array, mean: Array, node: Array, draws: Array, place: int,
     """A random sample of a node's rows, with repetition. Each node reads the draws from a place of its own."""
     for r in range(sample.shape[0]):
         draw = draws[(place + r) % draws.shape[0]]
-        load_row(rows, node[int(draw * node.shape[0])], mean, sample[r])
+        load_row(rows, node[int(draw * node.shape[0])], mean, sample, r)
 
 
 @kernel
@@ -120,11 +120,12 @@ def principal_direction(sample: Array, direction: Array, products: Array) -> Non
 @kernel
 def project(rows: Array, mean: Array, node: Array, direction: Array, values: Array) -> None:
     """The position of each of a node's rows along a direction."""
+    number = values.dtype.type
     for i in range(node.shape[0]):
         row = node[i]
-        value = values.dtype.type(0)
+        value = number(0)
         for t in range(direction.shape[0]):
-            value += (widen(rows[row, t]) - mean[t]) * direction[t]
+            value += (number(widen(rows[row, t])) - mean[t]) * direction[t]
         values[i] = value
 
 
@@ -293,9 +294,10 @@ def assign_leaves(
             if slots[label] < 0:
                 slots[label] = n_candidates
                 candidates[n_candidates] = label
-                leaf_centers[n_candidates] = clusters.centers[label]
+                for t in range(n_features):
+                    leaf_centers[n_candidates, t] = clusters.centers[label, t]
                 n_candidates += 1
-            load_row(points.rows, point, points.mean, leaf_rows[i])
+            load_row(points.rows, point, points.mean, leaf_rows, i)
             norms[i] = points.norms[point]
             if weighted:
                 weights[i] = points.weights[point]
@@ -431,7 +433,7 @@ def update_clusters(points: Points, members: Array, starts: Array, clusters: Clu
     """
     n_features = points.mean.shape[0]
     weighted = points.weights.shape[0] > 1
-    row = np.empty(n_features, points.mean.dtype)
+    number = points.mean.dtype.type
     total = np.empty(n_features, np.float64)
     for j in range(first, last):
         total[:] = 0
@@ -439,10 +441,9 @@ def update_clusters(points: Points, members: Array, starts: Array, clusters: Clu
         for place in range(starts[j], starts[j + 1]):
             point = members[place]
             weight = np.float64(points.weights[point if weighted else 0])
-            load_row(points.rows, point, points.mean, row)
             square = 0.0
             for t in range(n_features):
-                value = np.float64(row[t])
+                value = np.float64(number(widen(points.rows[point, t])) - points.mean[t])
                 total[t] += weight * value
                 square += value * value
             size += weight
