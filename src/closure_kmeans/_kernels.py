@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters
     from closure_kmeans.partition import RandomPartition
     from closure_kmeans.points import Points
+    from closure_kmeans.quantizer import Cells
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -401,6 +402,122 @@ def squared_distance(a: Array, b: Array) -> float:
         difference = np.float64(a[t]) - np.float64(b[t])
         total += difference * difference
     return total
+
+
+# -- search among cells of centres -----------------------------------------------------------------------------------
+
+
+@kernel
+def choose_cells(
+    row: Array, middles: Array, scores: Array, slack: Any, ordered: Array, spare: Array, chosen: Array
+) -> None:
+    """The cells whose middles are nearest to a row, as many as ``chosen`` holds; of equal ones the first.
+
+    Scores are within ``slack`` of the truth, but for what all have in common. Cells that near the threshold are
+    compared in double precision, so that a row has the same cells in whatever company it comes.
+    """
+    ordered[:] = scores
+    threshold = select_rank(ordered, spare, chosen.shape[0] - 1)
+    n_chosen, n_close = 0, 0
+    for j in range(scores.shape[0]):
+        if scores[j] < threshold - slack:
+            chosen[n_chosen] = j
+            n_chosen += 1
+        elif scores[j] <= threshold + slack:
+            n_close += 1
+    close = np.empty(n_close, np.int32)
+    distances = np.empty(n_close, np.float64)
+    n_close = 0
+    for j in range(scores.shape[0]):
+        if abs(scores[j] - threshold) <= slack:
+            close[n_close] = j
+            distances[n_close] = squared_distance(row, middles[j])
+            n_close += 1
+    while n_chosen < chosen.shape[0]:
+        nearest = distances.argmin()
+        chosen[n_chosen] = close[nearest]
+        distances[nearest] = np.inf
+        n_chosen += 1
+
+
+@kernel
+def search_cells(
+    rows: Array, cells: Cells, n_probes: int, labels: Array, distances: Array, first: int, last: int
+) -> None:
+    """Nearest of the centres in the ``n_probes`` nearest cells, for rows ``first <= row < last``.
+
+    All rows that look into a cell are multiplied with its centres at once. A pure function of each row: wherever
+    rounding could decide, the row's candidates are compared one by one, in double precision.
+    """
+    block = rows[first:last]
+    n_rows, n_cells = block.shape[0], cells.middles.shape[0]
+    dtype = cells.centers.dtype
+    two = dtype.type(2)
+    slack = dtype.type(SLACK * np.finfo(dtype).eps)
+    largest_norm = cells.norms.max()
+    norms = np.empty(n_rows, dtype)
+    scores = np.empty((SEARCH_ROWS, n_cells), dtype)
+    ordered = np.empty(n_cells, dtype)
+    spare = np.empty(n_cells, dtype)
+    chosen = np.empty((n_rows, n_probes), np.int32)
+    for row in range(0, n_rows, SEARCH_ROWS):
+        size = min(SEARCH_ROWS, n_rows - row)
+        np.dot(block[row : row + size], cells.middles.T, scores[:size])
+        for i in range(size):
+            norms[row + i] = (block[row + i] * block[row + i]).sum()
+            for j in range(n_cells):
+                scores[i, j] = cells.middle_norms[j] - two * scores[i, j]
+            doubt = slack * (norms[row + i] + largest_norm)
+            choose_cells(block[row + i], cells.middles, scores[i], doubt, ordered, spare, chosen[row + i])
+    visits, visit_starts = group_by_label(chosen.reshape(n_rows * n_probes), n_cells)
+
+    best = np.full(n_rows, np.inf, dtype)
+    second = np.full(n_rows, np.inf, dtype)
+    choice = np.zeros(n_rows, np.int32)
+    visitors = np.empty(SEARCH_ROWS, np.int64)
+    visiting_rows = np.empty((SEARCH_ROWS, block.shape[1]), dtype)
+    visiting_best = np.empty(SEARCH_ROWS, dtype)
+    visiting_second = np.empty(SEARCH_ROWS, dtype)
+    visiting_choice = np.empty(SEARCH_ROWS, np.int32)
+    product_memory = np.empty(SEARCH_ROWS * np.diff(cells.starts).max(), dtype)
+    for cell in range(n_cells):
+        low, high = cells.starts[cell], cells.starts[cell + 1]
+        for visit in range(visit_starts[cell], visit_starts[cell + 1], SEARCH_ROWS):
+            size = min(SEARCH_ROWS, visit_starts[cell + 1] - visit)
+            for i in range(size):
+                row = visits[visit + i] // n_probes
+                visitors[i] = row
+                visiting_best[i] = best[row]
+                visiting_second[i] = second[row]
+                visiting_choice[i] = choice[row]
+                for t in range(block.shape[1]):
+                    visiting_rows[i, t] = block[row, t]
+            products = product_memory[: (high - low) * size].reshape(high - low, size)
+            np.dot(cells.centers[low:high], visiting_rows[:size].T, products)
+            for j in range(high - low):
+                norm = cells.norms[low + j]
+                for i in range(size):
+                    score = norm - two * products[j, i]
+                    visiting_second[i] = min(visiting_second[i], max(visiting_best[i], score))
+                    if score < visiting_best[i]:
+                        visiting_best[i] = score
+                        visiting_choice[i] = low + j
+            for i in range(size):
+                best[visitors[i]] = visiting_best[i]
+                second[visitors[i]] = visiting_second[i]
+                choice[visitors[i]] = visiting_choice[i]
+
+    for i in range(n_rows):
+        smallest = squared_distance(block[i], cells.centers[choice[i]])
+        if second[i] - best[i] <= slack * (norms[i] + largest_norm):
+            smallest = np.inf
+            for probe in range(n_probes):
+                for j in range(cells.starts[chosen[i, probe]], cells.starts[chosen[i, probe] + 1]):
+                    distance = squared_distance(block[i], cells.centers[j])
+                    if distance < smallest or (distance == smallest and cells.ids[j] < cells.ids[choice[i]]):
+                        choice[i], smallest = j, distance
+        labels[first + i] = cells.ids[choice[i]]
+        distances[first + i] = smallest
 
 
 # -- update ------------------------------------------------------------------------------------------------------------

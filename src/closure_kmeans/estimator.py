@@ -22,7 +22,14 @@ from closure_kmeans.initialize import start_labels
 from closure_kmeans.neighborhoods import FreshNeighborhoods, KeptNeighborhoods, Neighborhoods
 from closure_kmeans.partition import RandomPartition, grow_partition
 from closure_kmeans.points import Points, arrange_points, precision, shifted
-from closure_kmeans.quantizer import nearest_centers
+from closure_kmeans.quantizer import (
+    MANY_CENTERS,
+    SAMPLE_ROWS,
+    Quantizer,
+    build_quantizer,
+    nearest_centers,
+    quantize,
+)
 
 
 class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -220,6 +227,8 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
                 rng=rng,
                 threads=threads,
             )
+        self._sample = X[:: -(-len(X) // SAMPLE_ROWS)].copy()
+        self._quantizers: dict[Any, Quantizer] = {}
         self.stopped_by_ = stopped_by
         self.history_ = record.history
         self.n_iter_ = len(record.history)
@@ -239,9 +248,15 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             return FreshNeighborhoods(grow)
         return KeptNeighborhoods(grow, self.max_trees, adaptive=self.adaptive, min_fall=self.min_fall)
 
-    def predict(self, X: ArrayLike) -> NDArray[np.int32]:
-        """The nearest centre of each row: exact, and a pure function of the row."""
-        labels, _ = self._nearest(X)
+    def predict(self, X: ArrayLike, *, exact: bool | None = None) -> NDArray[np.int32]:
+        """The nearest centre of each row.
+
+        Up to 10,000 centres all are compared. Beyond, a row is compared with the centres in the cells nearest to it,
+        which finds the nearest centre of more than 99 of 100 rows of the kind that the model was fitted to. The cells
+        are built on the first call. ``exact=True`` compares all centres at any number of them. Either way the result
+        is a pure function of each row.
+        """
+        labels, _ = self._nearest(X, exact)
         return labels
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
@@ -252,17 +267,25 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         return distances
 
     def score(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> float:
-        """The negative of the inertia that the rows of X would have."""
+        """The negative of the inertia that the rows of X would have, assigned as by ``predict``."""
         _, distances = self._nearest(X)
         if sample_weight is not None:
             distances = distances * check.weights_like(sample_weight, distances)
         return -float(distances.sum())
 
-    def _nearest(self, X: ArrayLike) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def _nearest(self, X: ArrayLike, exact: bool | None = None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         rows = self._check(X)
-        mean, centers = self._shifted_centers(rows)
+        if exact is None:
+            exact = len(self.cluster_centers_) <= MANY_CENTERS
         with Threads(count_threads(self.n_jobs)) as threads:
-            return nearest_centers(rows, centers, mean, threads)
+            if exact:
+                mean, centers = self._shifted_centers(rows)
+                return nearest_centers(rows, centers, mean, threads)
+            dtype = precision(rows.dtype)
+            if dtype not in self._quantizers:
+                mean, centers = self._shifted_centers(rows)
+                self._quantizers[dtype] = build_quantizer(centers, mean, self._sample, threads)
+            return quantize(rows, self._quantizers[dtype], threads)
 
     def _check(self, X: ArrayLike, *, reset: bool = False, ensure_all_finite: bool = True) -> NDArray[Any]:
         if not reset:
@@ -277,6 +300,10 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         centers = self.cluster_centers_.astype(precision(X.dtype))
         mean = centers.mean(axis=0)
         return mean, centers - mean
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return state | {"_quantizers": {}} if "_quantizers" in state else state  # rebuilt faster than stored
 
     @property
     def _n_features_out(self) -> int:

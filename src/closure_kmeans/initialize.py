@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from closure_kmeans._parallel import Threads
 from closure_kmeans.partition import RandomPartition
 from closure_kmeans.points import Points, as_numbers
-from closure_kmeans.quantizer import nearest_centers
+from closure_kmeans.quantizer import SAMPLE_ROWS, find_centers
 
 
 def start_labels(
@@ -35,8 +35,9 @@ def start_labels(
         return init[tree.members].astype(np.int32)
     else:
         centers = (init - points.mean).astype(points.mean.dtype)
-    labels, _ = nearest_centers(as_numbers(points.rows), np.ascontiguousarray(centers), points.mean, threads)
-    return labels
+    rows = as_numbers(points.rows)
+    sample = rows[:: -(-len(rows) // SAMPLE_ROWS)]
+    return find_centers(rows, centers, points.mean, sample, threads)
 
 
 def draw_rows(points: Points, tree: RandomPartition, n_rows: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -1,15 +1,53 @@
-"""The nearest centre of any point."""
+"""The nearest centre of any point, at any number of centres.
+
+Up to some thousands of centres the search is exhaustive. Beyond, the centres are grouped into cells by the library's
+own k-means, and a row is compared with the centres in the cells nearest to it; how many cells are needed is measured on
+a sample of rows. Either way the answer is a pure function of each row.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import _kernels
 from closure_kmeans._parallel import Threads
-from closure_kmeans.points import rows_per_block, shifted
+from closure_kmeans.closure import cluster_by_closures
+from closure_kmeans.neighborhoods import FreshNeighborhoods
+from closure_kmeans.partition import grow_partition
+from closure_kmeans.points import arrange_points, rows_per_block, shifted
+
+# Centres above which cells are worth the trouble.
+MANY_CENTERS = 10_000
+# Rows that show how many cells to look into.
+SAMPLE_ROWS = 1000
+# The share of sample rows whose nearest centre must be found, with a margin over the promised 0.99.
+RECALL = 0.995
+# Iterations and leaf size of the k-means over the centres.
+CELL_ITERATIONS, CELL_LEAF_SIZE = 12, 256
+# Rows that are sent to the cells together: enough for good products, few enough to fit the cache.
+ROWS_PER_SEARCH = 4096
+
+
+class Cells(NamedTuple):
+    """Centres grouped into cells, for a search that looks into a few of them. All is relative to ``mean``."""
+
+    mean: NDArray[Any]  # (d,)
+    centers: NDArray[Any]  # (k, d) cell after cell
+    norms: NDArray[Any]  # (k,) squared norms of the centres
+    ids: NDArray[np.int32]  # (k,) the centre's place in the model
+    starts: NDArray[np.int64]  # (n_cells + 1,) cell c holds centers[starts[c]:starts[c + 1]]
+    middles: NDArray[Any]  # (n_cells, d) means of the cells
+    middle_norms: NDArray[Any]  # (n_cells,)
+
+
+class Quantizer(NamedTuple):
+    """Cells, and how many of them to look into."""
+
+    cells: Cells
+    n_probes: int
 
 
 def nearest_centers(
@@ -17,15 +55,87 @@ def nearest_centers(
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """The nearest of all centres of each row, the first of several, and the squared distance to it.
 
-    Exact, and a pure function of each row. The centres are relative to ``mean``, which is subtracted from the rows.
+    The centres are relative to ``mean``, which is subtracted from the rows.
     """
+    norms = np.einsum("ij,ij->i", centers, centers)
     labels = np.empty(len(X), np.int32)
     distances = np.empty(len(X), np.float64)
-    norms = np.einsum("ij,ij->i", centers, centers)
 
     def search(first: int, last: int) -> None:
         rows = shifted(X[first:last], mean)
-        _kernels.search_nearest(rows, centers, norms, labels[first:last], distances[first:last], 0, last - first)
+        out = labels[first:last], distances[first:last]
+        _kernels.search_nearest(rows, centers, norms, *out, 0, len(rows))
 
     threads.for_each_block(search, len(X), rows_per_block(X))
     return labels, distances
+
+
+def quantize(X: NDArray[Any], quantizer: Quantizer, threads: Threads) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The nearest centre of each row among those of the cells nearest to it, and the squared distance."""
+    labels = np.empty(len(X), np.int32)
+    distances = np.empty(len(X), np.float64)
+
+    def search(first: int, last: int) -> None:
+        rows = shifted(X[first:last], quantizer.cells.mean)
+        out = labels[first:last], distances[first:last]
+        _kernels.search_cells(rows, quantizer.cells, quantizer.n_probes, *out, 0, len(rows))
+
+    threads.for_each_block(search, len(X), ROWS_PER_SEARCH)
+    return labels, distances
+
+
+def find_centers(
+    X: NDArray[Any], centers: NDArray[Any], mean: NDArray[Any], sample: NDArray[Any], threads: Threads
+) -> NDArray[np.int32]:
+    """The nearest centre of each row: of all centres where they are few, else by cells that suit the sample."""
+    if len(centers) <= MANY_CENTERS:
+        labels, _ = nearest_centers(X, centers, mean, threads)
+    else:
+        labels, _ = quantize(X, build_quantizer(centers, mean, sample, threads), threads)
+    return labels
+
+
+def build_quantizer(centers: NDArray[Any], mean: NDArray[Any], sample: NDArray[Any], threads: Threads) -> Quantizer:
+    """Group centres into cells, and look into as many as the rows of a sample need to find their nearest centre."""
+    cells = group_centers(centers, mean, threads)
+    nearest, _ = nearest_centers(sample, centers, mean, threads)
+    cell = np.empty(len(centers), np.int32)
+    cell[cells.ids] = np.repeat(np.arange(len(cells.starts) - 1, dtype=np.int32), np.diff(cells.starts))
+    scores = cells.middle_norms - 2 * shifted(sample, mean) @ cells.middles.T
+    ranks = (scores < scores[np.arange(len(sample)), cell[nearest], np.newaxis]).sum(axis=1)
+    n_probes = 1 + int(np.quantile(ranks, RECALL, method="higher"))
+    return Quantizer(cells, n_probes)
+
+
+def group_centers(centers: NDArray[Any], mean: NDArray[Any], threads: Threads) -> Cells:
+    """Cells of centres, by k-means: as many cells as make choosing them as dear as looking into them."""
+    n_cells = int(4 * np.sqrt(len(centers)))
+    rng = np.random.default_rng(0)
+    points, tree = arrange_points(centers, np.ones(1), n_cells, 16, rng, threads)
+    n_leaves = -(-len(centers) // CELL_LEAF_SIZE)
+    state, _ = cluster_by_closures(
+        points,
+        np.repeat(np.arange(n_cells, dtype=np.int32), np.diff(tree.starts)),
+        n_cells,
+        FreshNeighborhoods(lambda: grow_partition(points.coordinates, points.origin, n_leaves, rng, threads)),
+        hartigan=True,
+        extrapolate=True,
+        max_iter=CELL_ITERATIONS,
+        tol=0.0,
+        on_iteration=lambda number, step, partitions: None,
+        rng=rng,
+        threads=threads,
+    )
+    members, starts = _kernels.group_by_label(state.labels, n_cells)
+    ids = tree.members[members]
+    grouped = centers[ids]
+    middles = state.clusters.centers + points.mean
+    return Cells(
+        mean=mean,
+        centers=grouped,
+        norms=np.einsum("ij,ij->i", grouped, grouped),
+        ids=ids,
+        starts=starts,
+        middles=middles,
+        middle_norms=np.einsum("ij,ij->i", middles, middles),
+    )
