@@ -31,6 +31,7 @@ def parameters(model: ClosureKMeans) -> None:
         integer("tree_dims", model.tree_dims, 1)
     for name in ("tol", "min_fall"):
         number(name, getattr(model, name), 0)
+    number("target_accuracy", model.target_accuracy, 0, 1)
     if model.max_time is not None:
         number("max_time", model.max_time, 0)
     if model.n_jobs is not None:
@@ -51,12 +52,14 @@ def integer(name: str, value: object, minimum: int | None = None) -> None:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
-def number(name: str, value: object, minimum: float) -> None:
-    """A real number at or above a minimum."""
+def number(name: str, value: object, minimum: float, maximum: float = math.inf) -> None:
+    """A real number in a range."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not float(value) >= minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
+    if float(value) > maximum:
+        raise ValueError(f"{name} must be at most {maximum}, got {value}")
 
 
 def choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -27,6 +27,8 @@ from closure_kmeans.points import Points
 # Cluster sizes between which extrapolation sets in: below the first it would empty clusters, above the second it
 # is safe in full.
 EXTRAPOLATE_FROM, EXTRAPOLATE_FULLY = 10, 50
+# Iterations between two measurements of the accuracy: each costs a small part of an iteration.
+ACCURACY_EVERY = 5
 
 
 class Iteration(NamedTuple):
@@ -38,6 +40,7 @@ class Iteration(NamedTuple):
     n_active: int  # points that changed their cluster
     n_trees: int  # partitions that were looked at
     n_candidates: float  # clusters tested for a point, on average
+    accuracy: float | None  # share of a sample of points assigned to their nearest centre, where it was measured
 
 
 class Clustering(NamedTuple):
@@ -55,8 +58,9 @@ class Step(NamedTuple):
     n_pairs: int
 
 
-# Told of each iteration; true ends the fit.
-OnIteration = Callable[[int, Step, list[RandomPartition]], str | None]
+# Told of each iteration: its number, its outcome, the number of trees, and the accuracy if it was measured. May name
+# a reason to stop.
+OnIteration = Callable[[int, Step, int, float | None], str | None]
 
 
 def cluster_by_closures(
@@ -69,12 +73,14 @@ def cluster_by_closures(
     extrapolate: bool,
     max_iter: int,
     tol: float,
+    measure_accuracy: Callable[[Clustering], float] | None,
     on_iteration: OnIteration,
     rng: np.random.Generator,
     threads: Threads,
 ) -> tuple[Clustering, str]:
     """Alternate closure assignment and update until the neighbourhoods are used up (section 3).
 
+    ``measure_accuracy`` tells how good an assignment is, from time to time and whenever the fit has settled.
     ``on_iteration`` is told of every iteration and may name a reason to stop. Returns the last state and the reason
     why it is the last. An interrupt is such a reason too: the iteration under way is dropped.
     """
@@ -88,11 +94,15 @@ def cluster_by_closures(
             step = take_step(points, state, ahead, partitions, hartigan, rng, threads)
             state = step.state
             previous = before.centers if extrapolate else None
-            reason = on_iteration(number, step, partitions)
+            fall = 1 - state.clusters.inertia / before.inertia if before.inertia > 0 else 0.0
+            settled = step.n_active == 0 or fall < tol
+            accuracy = None
+            if measure_accuracy is not None and (settled or number % ACCURACY_EVERY == 0 or number == max_iter):
+                accuracy = measure_accuracy(state)
+            reason = on_iteration(number, step, len(partitions), accuracy)
             if reason is not None:
                 return state, reason
-            fall = 1 - state.clusters.inertia / before.inertia if before.inertia > 0 else 0.0
-            if not neighborhoods.expand(fall, step.n_active) and (step.n_active == 0 or fall < tol):
+            if not neighborhoods.expand(fall, settled, accuracy) and settled:
                 return state, "converged"
     except KeyboardInterrupt:
         return state, "interrupted"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -20,8 +21,7 @@ from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.closure import Iteration, Step, cluster_by_closures
 from closure_kmeans.initialize import start_labels
 from closure_kmeans.neighborhoods import FreshNeighborhoods, KeptNeighborhoods, Neighborhoods
-from closure_kmeans.partition import RandomPartition, grow_partition
-from closure_kmeans.points import Points, arrange_points, precision, shifted
+from closure_kmeans.points import Points, arrange_points, grow_leaves, precision, shifted
 from closure_kmeans.quantizer import (
     MANY_CENTERS,
     SAMPLE_ROWS,
@@ -29,6 +29,7 @@ from closure_kmeans.quantizer import (
     build_quantizer,
     nearest_centers,
     quantize,
+    sample_accuracy,
 )
 
 
@@ -52,6 +53,10 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         The fit has converged when the distortion falls by less than this part of itself in an iteration.
     max_time : float, default=None
         Seconds after which no further iteration is begun that would not end in time.
+    target_accuracy : float, default=0.95
+        The share of points to be assigned to their nearest centre, between 0 and 1: the one knob between speed and
+        quality. When a fit with fresh neighbourhoods has converged and a sample of its points falls short of this,
+        it goes on with leaves of twice the size. 0 never does.
     leaf_size : int, default=256
         Points in a leaf of a tree. Larger leaves find better clusters in an iteration, and take longer.
     neighborhoods : {"fresh", "kept"}, default="fresh"
@@ -90,7 +95,7 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         Number of iterations.
     history_ : list of Iteration
         A record of each iteration: ``iteration``, ``seconds``, ``inertia``, ``n_active``, ``n_trees``,
-        ``n_candidates``.
+        ``n_candidates``, ``accuracy``.
     stopped_by_ : str
         Why the fit ended: "converged", "max_iter", "max_time", "callback" or "interrupted".
     n_features_in_ : int
@@ -120,6 +125,7 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         max_iter: int = 100,
         tol: float = 5e-4,
         max_time: float | None = None,
+        target_accuracy: float = 0.95,
         leaf_size: int = 256,
         neighborhoods: Literal["fresh", "kept"] = "fresh",
         max_trees: int = 10,
@@ -138,6 +144,7 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         self.max_iter = max_iter
         self.tol = tol
         self.max_time = max_time
+        self.target_accuracy = target_accuracy
         self.leaf_size = leaf_size
         self.neighborhoods = neighborhoods
         self.max_trees = max_trees
@@ -223,6 +230,7 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
                 extrapolate=self.extrapolate,
                 max_iter=self.max_iter,
                 tol=self.tol,
+                measure_accuracy=partial(sample_accuracy, points, threads),
                 on_iteration=record,
                 rng=rng,
                 threads=threads,
@@ -239,14 +247,10 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         return labels
 
     def _neighborhoods(self, points: Points, rng: np.random.Generator, threads: Threads) -> Neighborhoods:
-        n_leaves = -(-len(points.rows) // self.leaf_size)
-
-        def grow() -> RandomPartition:
-            return grow_partition(points.coordinates, points.origin, n_leaves, rng, threads)
-
+        grow = partial(grow_leaves, points, rng, threads)
         if self.neighborhoods == "fresh":
-            return FreshNeighborhoods(grow)
-        return KeptNeighborhoods(grow, self.max_trees, adaptive=self.adaptive, min_fall=self.min_fall)
+            return FreshNeighborhoods(grow, self.leaf_size, len(points.rows), self.target_accuracy)
+        return KeptNeighborhoods(grow, self.leaf_size, self.max_trees, adaptive=self.adaptive, min_fall=self.min_fall)
 
     def predict(self, X: ArrayLike, *, exact: bool | None = None) -> NDArray[np.int32]:
         """The nearest centre of each row.
@@ -332,14 +336,15 @@ class _Recorder:
     def __exit__(self, *error: object) -> None:
         self._bar.close()
 
-    def __call__(self, number: int, step: Step, partitions: list[RandomPartition]) -> str | None:
+    def __call__(self, number: int, step: Step, n_trees: int, accuracy: float | None) -> str | None:
         record = Iteration(
             iteration=number,
             seconds=time.perf_counter() - self._began,
             inertia=step.state.clusters.inertia,
             n_active=step.n_active,
-            n_trees=len(partitions),
+            n_trees=n_trees,
             n_candidates=step.n_pairs / self._n_points,
+            accuracy=accuracy,
         )
         before = self.history[-1].seconds if self.history else 0.0
         self.history.append(record)

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from closure_kmeans.partition import RandomPartition
 
-Grow = Callable[[], RandomPartition]
+# Grows one random partition into leaves of at most so many points.
+Grow = Callable[[int], RandomPartition]
 
 
 class Neighborhoods(Protocol):
@@ -21,23 +22,38 @@ class Neighborhoods(Protocol):
     def partitions(self) -> list[RandomPartition]:
         """The partitions whose leaves, united, are the neighbourhoods in the next iteration."""
 
-    def expand(self, fall: float, n_active: int) -> bool:
-        """Told how an iteration went: whether the neighbourhoods were used up, and have now grown."""
+    def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
+        """Told how an iteration went: whether the neighbourhoods were used up, and have now grown.
+
+        ``fall`` is the fall of the distortion as a part of itself; ``settled`` that it was too small to go on, or no
+        point moved; ``accuracy`` the share of points assigned to their nearest centre, where it was measured.
+        """
 
 
 class FreshNeighborhoods:
-    """One new partition in every iteration."""
+    """One new partition in every iteration.
 
-    def __init__(self, grow: Grow) -> None:
+    Once the fit has settled while too many points still miss their nearest centre, the leaves are doubled, until one
+    would hold all points.
+    """
+
+    def __init__(self, grow: Grow, leaf_size: int, n_points: int, target_accuracy: float) -> None:
         self._grow = grow
+        self._leaf_size = leaf_size
+        self._n_points = n_points
+        self._target_accuracy = target_accuracy
 
     def partitions(self) -> list[RandomPartition]:
         """A partition that no iteration has seen."""
-        return [self._grow()]
+        return [self._grow(self._leaf_size)]
 
-    def expand(self, fall: float, n_active: int) -> bool:
-        """They are new in every iteration anyway."""
-        return False
+    def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
+        """Double the leaves if they are too small for the accuracy wanted."""
+        accurate = accuracy is None or accuracy >= self._target_accuracy
+        if not settled or accurate or self._leaf_size >= self._n_points:
+            return False
+        self._leaf_size *= 2
+        return True
 
 
 class KeptNeighborhoods:
@@ -47,20 +63,21 @@ class KeptNeighborhoods:
     or no point moved. Static ones have all their trees from the beginning.
     """
 
-    def __init__(self, grow: Grow, max_trees: int, *, adaptive: bool, min_fall: float) -> None:
+    def __init__(self, grow: Grow, leaf_size: int, max_trees: int, *, adaptive: bool, min_fall: float) -> None:
         self._grow = grow
+        self._leaf_size = leaf_size
         self._max_trees = max_trees
         self._min_fall = min_fall
-        self._trees = [grow() for _ in range(1 if adaptive else max_trees)]
+        self._trees = [grow(leaf_size) for _ in range(1 if adaptive else max_trees)]
 
     def partitions(self) -> list[RandomPartition]:
         """All trees grown so far."""
         return self._trees
 
-    def expand(self, fall: float, n_active: int) -> bool:
+    def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
         """Add a tree if there is need and room for one."""
-        used_up = n_active == 0 or fall < self._min_fall
+        used_up = settled or fall < self._min_fall
         if not used_up or len(self._trees) >= self._max_trees:
             return False
-        self._trees.append(self._grow())
+        self._trees.append(self._grow(self._leaf_size))
         return True

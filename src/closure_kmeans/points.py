@@ -97,6 +97,12 @@ def arrange_points(
     return points, tree
 
 
+def grow_leaves(points: Points, rng: np.random.Generator, threads: Threads, leaf_size: int) -> RandomPartition:
+    """A random partition of the points into leaves of at most ``leaf_size``."""
+    n_leaves = -(-len(points.rows) // leaf_size)
+    return grow_partition(points.coordinates, points.origin, n_leaves, rng, threads)
+
+
 def reorder(rows: NDArray[Any], order: NDArray[np.int32], threads: Threads) -> NDArray[Any]:
     """The rows in a given order, as a new array."""
     result = np.empty(rows.shape, rows.dtype)

@@ -7,6 +7,7 @@ a sample of rows. Either way the answer is a pure function of each row.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,15 +15,16 @@ from numpy.typing import NDArray
 
 from closure_kmeans import _kernels
 from closure_kmeans._parallel import Threads
-from closure_kmeans.closure import cluster_by_closures
+from closure_kmeans.closure import Clustering, cluster_by_closures
 from closure_kmeans.neighborhoods import FreshNeighborhoods
-from closure_kmeans.partition import grow_partition
-from closure_kmeans.points import arrange_points, rows_per_block, shifted
+from closure_kmeans.points import Points, arrange_points, as_numbers, grow_leaves, rows_per_block, shifted
 
 # Centres above which cells are worth the trouble.
 MANY_CENTERS = 10_000
 # Rows that show how many cells to look into.
 SAMPLE_ROWS = 1000
+# Rows that show the accuracy of an assignment: it is known to half a percent or better.
+ACCURACY_ROWS = 500
 # The share of sample rows whose nearest centre must be found, with a margin over the promised 0.99.
 RECALL = 0.995
 # Iterations and leaf size of the k-means over the centres.
@@ -95,6 +97,14 @@ def find_centers(
     return labels
 
 
+def sample_accuracy(points: Points, threads: Threads, state: Clustering) -> float:
+    """The share of a sample of points, spread over the data, whose cluster has the nearest of all centres."""
+    sample = slice(None, None, -(-len(points.rows) // ACCURACY_ROWS))
+    rows = as_numbers(points.rows[sample])
+    nearest, _ = nearest_centers(rows, state.clusters.centers, points.mean, threads)
+    return float(np.mean(nearest == state.labels[sample]))
+
+
 def build_quantizer(centers: NDArray[Any], mean: NDArray[Any], sample: NDArray[Any], threads: Threads) -> Quantizer:
     """Group centres into cells, and look into as many as the rows of a sample need to find their nearest centre."""
     cells = group_centers(centers, mean, threads)
@@ -112,17 +122,17 @@ def group_centers(centers: NDArray[Any], mean: NDArray[Any], threads: Threads) -
     n_cells = int(4 * np.sqrt(len(centers)))
     rng = np.random.default_rng(0)
     points, tree = arrange_points(centers, np.ones(1), n_cells, 16, rng, threads)
-    n_leaves = -(-len(centers) // CELL_LEAF_SIZE)
     state, _ = cluster_by_closures(
         points,
         np.repeat(np.arange(n_cells, dtype=np.int32), np.diff(tree.starts)),
         n_cells,
-        FreshNeighborhoods(lambda: grow_partition(points.coordinates, points.origin, n_leaves, rng, threads)),
+        FreshNeighborhoods(partial(grow_leaves, points, rng, threads), CELL_LEAF_SIZE, len(centers), 0.0),
         hartigan=True,
         extrapolate=True,
         max_iter=CELL_ITERATIONS,
         tol=0.0,
-        on_iteration=lambda number, step, partitions: None,
+        measure_accuracy=None,
+        on_iteration=lambda *_: None,
         rng=rng,
         threads=threads,
     )
