@@ -34,6 +34,9 @@ POWER_STEPS = 3
 # Rounding of a product in units of the precision: a move must gain more than this to count as one.
 SLACK = 8
 
+# Rows of a leaf in one product, should it have more.
+LEAF_ROWS = 1024
+
 # Rows and centres in one product of the exact search: both stay in the second-level cache.
 SEARCH_ROWS = 256
 SEARCH_CENTERS = 512
@@ -265,79 +268,88 @@ def assign_leaves(
     each point in the partitions before this one. Returns the number of pairs of point and candidate.
     """
     members, starts = partition.members, partition.starts
-    n_features = points.mean.shape[0]
+    n_clusters, n_features = clusters.centers.shape
     dtype = clusters.centers.dtype
-    infinity = dtype.type(np.inf)
     two = dtype.type(2)
     slack = dtype.type(SLACK * np.finfo(dtype).eps)
     weighted = points.weights.shape[0] > 1
     largest = 0
     for leaf in range(first, last):
         largest = max(largest, starts[leaf + 1] - starts[leaf])
-    slots = np.full(clusters.centers.shape[0], -1, np.int32)
-    candidates = np.empty(largest, np.int32)
-    leaf_rows = np.empty((largest, n_features), dtype)
-    leaf_centers = np.empty((largest, n_features), dtype)
-    product_memory = np.empty(largest * largest, dtype)
-    norms = np.empty(largest, dtype)
-    weights = np.full(largest, points.weights[0], dtype)
-    factors = np.ones(largest, dtype)
-    best = np.empty(largest, dtype)
-    choice = np.empty(largest, np.int32)
+    n_rows, n_centers = min(largest, LEAF_ROWS), min(largest, n_clusters)
+    slots = np.full(n_clusters, -1, np.int32)
+    candidates = np.empty(n_centers, np.int32)
+    leaf_centers = np.empty((n_centers, n_features), dtype)
+    leaf_norms = np.empty(n_centers, dtype)
+    leaf_sizes = np.empty(n_centers, dtype)
+    leaf_rows = np.empty((n_rows, n_features), dtype)
+    product_memory = np.empty(n_rows * n_centers, dtype)
+    norms = np.empty(n_rows, dtype)
+    weights = np.full(n_rows, points.weights[0], dtype)
+    factors = np.ones(n_rows, dtype)
+    best = np.empty(n_rows, dtype)
+    choice = np.empty(n_rows, np.int32)
     n_pairs = 0
     for leaf in range(first, last):
-        leaf_members = members[starts[leaf] : starts[leaf + 1]]
-        size = leaf_members.shape[0]
-        n_candidates = 0
-        for i in range(size):
-            point = leaf_members[i]
-            label = labels[point]
-            if slots[label] < 0:
-                slots[label] = n_candidates
-                candidates[n_candidates] = label
-                for t in range(n_features):
-                    leaf_centers[n_candidates, t] = clusters.centers[label, t]
-                n_candidates += 1
-            load_row(points.rows, point, points.mean, leaf_rows, i)
-            norms[i] = points.norms[point]
-            if weighted:
-                weights[i] = points.weights[point]
-        n_pairs += size * n_candidates
-        products = product_memory[: n_candidates * size].reshape(n_candidates, size)
-        np.dot(leaf_centers[:n_candidates], leaf_rows[:size].T, products)
-        for i in range(size):
-            own = labels[leaf_members[i]]
-            slot = slots[own]
-            distance = max(dtype.type(0), norms[i] + clusters.norms[own] - two * products[slot, i])
-            if hartigan:
-                rest = clusters.sizes[own] - weights[i]
-                # The last point of a cluster never leaves it.
-                distance = distance * clusters.sizes[own] / rest if rest > 0 else -infinity
-            best[i] = distance - slack * (norms[i] + clusters.norms[own])
-            choice[i] = slot
-            products[slot, i] = -infinity
+        n_candidates = list_candidates(labels, members[starts[leaf] : starts[leaf + 1]], slots, candidates)
+        n_pairs += n_candidates * (starts[leaf + 1] - starts[leaf])
         for j in range(n_candidates):
-            center_norm = clusters.norms[candidates[j]]
-            if hartigan:
-                cluster_size = clusters.sizes[candidates[j]]
-                if weighted:
-                    for i in range(size):
-                        factors[i] = cluster_size / (cluster_size + weights[i])
-                else:
-                    factors[:size] = cluster_size / (cluster_size + weights[0])
+            leaf_norms[j] = clusters.norms[candidates[j]]
+            leaf_sizes[j] = clusters.sizes[candidates[j]]
+            for t in range(n_features):
+                leaf_centers[j, t] = clusters.centers[candidates[j], t]
+        for begin in range(starts[leaf], starts[leaf + 1], LEAF_ROWS):
+            size = min(LEAF_ROWS, starts[leaf + 1] - begin)
             for i in range(size):
-                score = factors[i] * (norms[i] + center_norm - two * products[j, i])
-                if score < best[i]:
-                    best[i] = score
-                    choice[i] = j
-        for i in range(size):
-            point = leaf_members[i]
-            if best[i] < scores[point]:
-                scores[point] = best[i]
-                new_labels[point] = candidates[choice[i]]
+                point = members[begin + i]
+                load_row(points.rows, point, points.mean, leaf_rows, i)
+                norms[i] = points.norms[point]
+                if weighted:
+                    weights[i] = points.weights[point]
+            products = product_memory[: n_candidates * size].reshape(n_candidates, size)
+            np.dot(leaf_centers[:n_candidates], leaf_rows[:size].T, products)
+            for i in range(size):
+                own = slots[labels[members[begin + i]]]
+                distance = max(dtype.type(0), norms[i] + leaf_norms[own] - two * products[own, i])
+                if hartigan:
+                    # What leaving would take away; the last point of a cluster never leaves it.
+                    rest = leaf_sizes[own] - weights[i]
+                    distance = distance * leaf_sizes[own] / rest if rest > 0 else -np.inf
+                best[i] = distance - slack * (norms[i] + leaf_norms[own])
+                choice[i] = own
+                products[own, i] = -np.inf
+            for j in range(n_candidates):
+                if hartigan and weighted:
+                    for i in range(size):
+                        factors[i] = leaf_sizes[j] / (leaf_sizes[j] + weights[i])
+                elif hartigan:
+                    factors[:] = leaf_sizes[j] / (leaf_sizes[j] + weights[0])
+                for i in range(size):
+                    score = factors[i] * (norms[i] + leaf_norms[j] - two * products[j, i])
+                    if score < best[i]:
+                        best[i] = score
+                        choice[i] = j
+            for i in range(size):
+                point = members[begin + i]
+                if best[i] < scores[point]:
+                    scores[point] = best[i]
+                    new_labels[point] = candidates[choice[i]]
         for j in range(n_candidates):
             slots[candidates[j]] = -1
     return n_pairs
+
+
+@kernel
+def list_candidates(labels: Array, leaf: Array, slots: Array, candidates: Array) -> int:
+    """The different clusters of a leaf's points, and for each of them its place in that list; how many there are."""
+    n_candidates = 0
+    for i in range(leaf.shape[0]):
+        label = labels[leaf[i]]
+        if slots[label] < 0:
+            slots[label] = n_candidates
+            candidates[n_candidates] = label
+            n_candidates += 1
+    return n_candidates
 
 
 @kernel

@@ -249,7 +249,7 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def _neighborhoods(self, points: Points, rng: np.random.Generator, threads: Threads) -> Neighborhoods:
         grow = partial(grow_leaves, points, rng, threads)
         if self.neighborhoods == "fresh":
-            return FreshNeighborhoods(grow, self.leaf_size, len(points.rows), self.target_accuracy)
+            return FreshNeighborhoods(grow, self.leaf_size, self.target_accuracy)
         return KeptNeighborhoods(grow, self.leaf_size, self.max_trees, adaptive=self.adaptive, min_fall=self.min_fall)
 
     def predict(self, X: ArrayLike, *, exact: bool | None = None) -> NDArray[np.int32]:

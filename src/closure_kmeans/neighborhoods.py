@@ -12,6 +12,9 @@ from typing import Protocol
 
 from closure_kmeans.partition import RandomPartition
 
+# Leaves that are doubled for the sake of accuracy end here: what they miss then is not missed for want of neighbours.
+LARGEST_LEAF = 4096
+
 # Grows one random partition into leaves of at most so many points.
 Grow = Callable[[int], RandomPartition]
 
@@ -33,14 +36,13 @@ class Neighborhoods(Protocol):
 class FreshNeighborhoods:
     """One new partition in every iteration.
 
-    Once the fit has settled while too many points still miss their nearest centre, the leaves are doubled, until one
-    would hold all points.
+    Once the fit has settled while too many points still miss their nearest centre, the leaves are doubled, up to
+    ``LARGEST_LEAF`` points.
     """
 
-    def __init__(self, grow: Grow, leaf_size: int, n_points: int, target_accuracy: float) -> None:
+    def __init__(self, grow: Grow, leaf_size: int, target_accuracy: float) -> None:
         self._grow = grow
         self._leaf_size = leaf_size
-        self._n_points = n_points
         self._target_accuracy = target_accuracy
 
     def partitions(self) -> list[RandomPartition]:
@@ -50,7 +52,7 @@ class FreshNeighborhoods:
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
         """Double the leaves if they are too small for the accuracy wanted."""
         accurate = accuracy is None or accuracy >= self._target_accuracy
-        if not settled or accurate or self._leaf_size >= self._n_points:
+        if not settled or accurate or 2 * self._leaf_size > LARGEST_LEAF:
             return False
         self._leaf_size *= 2
         return True

@@ -98,11 +98,16 @@ def find_centers(
 
 
 def sample_accuracy(points: Points, threads: Threads, state: Clustering) -> float:
-    """The share of a sample of points, spread over the data, whose cluster has the nearest of all centres."""
+    """The share of a sample of points, spread over the data, whose cluster has the nearest of all centres.
+
+    Of several centres that are equally near, any will do.
+    """
     sample = slice(None, None, -(-len(points.rows) // ACCURACY_ROWS))
     rows = as_numbers(points.rows[sample])
-    nearest, _ = nearest_centers(rows, state.clusters.centers, points.mean, threads)
-    return float(np.mean(nearest == state.labels[sample]))
+    _, smallest = nearest_centers(rows, state.clusters.centers, points.mean, threads)
+    difference = shifted(rows, points.mean).astype(np.float64) - state.clusters.centers[state.labels[sample]]
+    own = np.einsum("ij,ij->i", difference, difference)
+    return float(np.mean(own <= smallest * (1 + 1e-9)))
 
 
 def build_quantizer(centers: NDArray[Any], mean: NDArray[Any], sample: NDArray[Any], threads: Threads) -> Quantizer:
@@ -126,7 +131,7 @@ def group_centers(centers: NDArray[Any], mean: NDArray[Any], threads: Threads) -
         points,
         np.repeat(np.arange(n_cells, dtype=np.int32), np.diff(tree.starts)),
         n_cells,
-        FreshNeighborhoods(partial(grow_leaves, points, rng, threads), CELL_LEAF_SIZE, len(centers), 0.0),
+        FreshNeighborhoods(partial(grow_leaves, points, rng, threads), CELL_LEAF_SIZE, target_accuracy=0),
         hartigan=True,
         extrapolate=True,
         max_iter=CELL_ITERATIONS,
