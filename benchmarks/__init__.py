@@ -1,0 +1,1 @@
+"""Benchmarks; README.md says how to repeat each of them."""

@@ -1,0 +1,84 @@
+"""What a result was measured on, and how much memory a piece of work took."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("closure-kmeans", "numpy", "numba", "scikit-learn", "faiss-cpu", "superkmeans")
+STATUS = Path("/proc/self/status")
+
+
+def describe_machine() -> dict[str, Any]:
+    return {
+        "cpu": cpu_model(),
+        "cores": len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name, its family and model added where the name alone says little."""
+    fields = {}
+    if Path("/proc/cpuinfo").exists():
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            fields.setdefault(name.strip(), value.strip())
+    if "model name" not in fields:
+        return platform.processor() or platform.machine()
+    return f"{fields['model name']} (family {fields.get('cpu family')}, model {fields.get('model')})"
+
+
+def describe_versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    git = ("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*")
+    described = subprocess.run(git, capture_output=True, text=True, check=False)
+    if described.returncode == 0:
+        versions["commit"] = described.stdout.strip()
+    return versions
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """The environment of a process whose libraries use so many threads each."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+    return os.environ | dict.fromkeys(names, str(threads))
+
+
+class PeakMemory:
+    """The largest resident memory of this process while the block runs, and that at its beginning, in bytes.
+
+    Linux keeps the peak per process and resets it on request. Elsewhere the peak is that since the process began, so
+    it may be too large, never too small.
+    """
+
+    before: int
+    peak: int
+
+    def __enter__(self) -> PeakMemory:
+        self.before = psutil.Process().memory_info().rss
+        if STATUS.exists():
+            Path("/proc/self/clear_refs").write_text("5")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if STATUS.exists():
+            lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
+            self.peak = int(lines["VmHWM"].split()[0]) * 1024
+        else:
+            unit = 1 if sys.platform == "darwin" else 1024
+            self.peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,1 @@
+"""Against what users would pick instead: distortion over time, by one judge."""

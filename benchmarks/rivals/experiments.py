@@ -1,0 +1,169 @@
+"""The experiments, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from benchmarks import data
+from benchmarks.job import LLOYD_ITERATIONS, Job
+
+QUICK_SHARE = 10
+
+
+class Claim(NamedTuple):
+    """Something that an experiment must show of ours against a rival; ``bound`` is a ratio of ours to the rival."""
+
+    kind: Literal["reach", "fit", "end", "when it stops", "always"]
+    rival: str
+    bound: float
+
+    def __str__(self) -> str:
+        distortion = f"distortion at most {self.bound:g} of that of {self.rival}"
+        return {
+            "reach": f"the final distortion of {self.rival} is reached in at most {self.bound:.4g} of its time",
+            "fit": f"a whole fit takes at most {self.bound:.4g} of the time of {self.rival}",
+            "end": f"at the end: {distortion}",
+            "when it stops": f"at the time it stops: {distortion}",
+            "always": f"{self.rival} is ahead at no moment",
+        }[self.kind]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    data: str
+    n_rows: int
+    n_clusters: int
+    methods: tuple[str, ...]
+    iterations: dict[str, int] = field(default_factory=dict)  # where 25 of Lloyd would take too long: estimated
+    claims: tuple[Claim, ...] = ()
+    reduced: bool = False  # smaller than it was meant to be: the claims are not judged
+
+    def quick(self) -> Experiment:
+        """A tenth of the rows and of the clusters, and all iterations."""
+        return self.reduced_to(self.n_rows // QUICK_SHARE, f"{self.name}-quick")
+
+    def on_available_rows(self, source: str | None) -> Experiment:
+        """As many rows as there are, and clusters to keep n/k."""
+        available = data.DATA_SETS[self.data].largest(source)
+        if available is None or available >= self.n_rows:
+            return self
+        name = f"{self.name}-embedded" if data.is_stand_in(self.data, source) else f"{self.name}-{available}"
+        return self.reduced_to(available, name)
+
+    def reduced_to(self, n_rows: int, name: str) -> Experiment:
+        n_clusters = max(2, self.n_clusters * n_rows // self.n_rows)
+        return replace(self, name=name, n_rows=n_rows, n_clusters=n_clusters, iterations={}, reduced=True)
+
+    def job(self, method: str, repeat: int, threads: int, source: str | None, score_rows: int | None) -> Job:
+        return Job(
+            method=method,
+            data=self.data,
+            n_rows=self.n_rows,
+            n_clusters=self.n_clusters,
+            threads=threads,
+            source=source,
+            repeat=repeat,
+            seed=repeat + 1,
+            iterations=self.iterations.get(method, LLOYD_ITERATIONS),
+            score_rows=score_rows,
+        )
+
+
+ALL_METHODS = (
+    "ours",
+    "superkmeans",
+    "ours-uint8",
+    "superkmeans-default",
+    "superkmeans-refine-1",
+    "superkmeans-refine-2",
+    "superkmeans-refine-5",
+    "ours-paper",
+    "sklearn-minibatch",
+    "sklearn-minibatch-default",
+    "faiss-default",
+    "faiss-super",
+    "superkmeans-flat",
+    "faiss-hnsw",
+    "faiss",
+    "sklearn-lloyd",
+)
+RIVALS = tuple(name for name in ALL_METHODS if not name.startswith("ours"))
+
+SIFT = (
+    Experiment("sift-2k", "sift", 1_000_000, 2_000, ALL_METHODS, claims=(Claim("reach", "faiss", 1 / 15),)),
+    Experiment(
+        "sift-10k",
+        "sift",
+        1_000_000,
+        10_000,
+        ALL_METHODS,
+        iterations={"sklearn-lloyd": 2, "faiss-hnsw": 10},
+        claims=(
+            Claim("reach", "faiss", 1 / 80),
+            Claim("end", "faiss", 0.994),
+            Claim("when it stops", "superkmeans", 1.0),
+            *(Claim("always", rival, 1.0) for rival in RIVALS),
+        ),
+    ),
+    Experiment(
+        "sift-100k",
+        "sift",
+        1_000_000,
+        100_000,
+        (
+            "ours",
+            "superkmeans",
+            "ours-uint8",
+            "ours-paper",
+            "superkmeans-refine-1",
+            "superkmeans-refine-2",
+            "faiss-hnsw",
+            "faiss",
+        ),
+        iterations={"faiss": 1, "faiss-hnsw": 2},
+        claims=(
+            Claim("when it stops", "superkmeans", 0.94),
+            Claim("end", "superkmeans", 0.89),
+            Claim("fit", "faiss", 1 / 300),
+            *(Claim("always", rival, 1.0) for rival in RIVALS),
+        ),
+    ),
+)
+
+SHAPE_METHODS = ("ours", "superkmeans", "superkmeans-refine-2", "faiss-super", "faiss")
+
+
+def other_shape(name: str, data_name: str, n_rows: int, n_clusters: int) -> Experiment:
+    """Data that nothing was tuned for: never much above exact Lloyd, and faster than it from 1,000 clusters on."""
+    claims = [Claim("end", "faiss", 1.005)]
+    if n_clusters >= 1000:
+        claims.append(Claim("fit", "faiss", 1.0))
+    return Experiment(name, data_name, n_rows, n_clusters, SHAPE_METHODS, claims=tuple(claims))
+
+
+SHAPES = (
+    other_shape("glove", "glove", 341_479, 3_000),
+    other_shape("gaussian", "gaussian", 300_000, 3_000),
+    other_shape("d2", "plane", 300_000, 3_000),
+    other_shape("d32", "synthetic-32", 300_000, 3_000),
+    other_shape("d384", "synthetic-384", 300_000, 3_000),
+    other_shape("d768", "synthetic-768", 200_000, 2_000),
+    other_shape("duplicates", "duplicates", 300_000, 3_000),
+    other_shape("far", "far", 300_000, 3_000),
+    other_shape("n-over-k-3", "sift", 100_000, 33_333),
+    other_shape("n-over-k-30", "sift", 300_000, 10_000),
+    other_shape("n-over-k-1000", "sift", 1_000_000, 1_000),
+    other_shape("n-over-k-10000", "sift", 1_000_000, 100),
+)
+
+EXPERIMENTS = {experiment.name: experiment for experiment in (*SIFT, *SHAPES)}
+GROUPS = {"sift": [e.name for e in SIFT], "shapes": [e.name for e in SHAPES], "all": list(EXPERIMENTS)}
+
+
+def own_experiment(source: str | None, n_clusters: int) -> Experiment:
+    """Somebody's file, all of its rows."""
+    n_rows = data.count_own(source)
+    return Experiment(f"own-{Path(str(source)).stem}", "own", n_rows, n_clusters, ALL_METHODS)

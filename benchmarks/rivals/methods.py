@@ -1,0 +1,297 @@
+"""An adapter a method: each fits once and tells how long it took, where the centres ended and how they got there.
+
+A curve holds pairs of seconds and distortion per row, and a pair describes centres that existed at that moment.
+Iterations of Lloyd report the distortion of the centres that they began with, so that of the centres an iteration
+ends with is known one iteration later; the last centres are scored by the harness, like everybody's.
+
+Rows come as contiguous float32, converted off the clock, except where a method takes the data's own dtype. No method
+is asked for labels: for faiss and superkmeans those would cost another pass over all pairs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Curve = list[tuple[float, float]]
+
+# Lets superkmeans and faiss use every row.
+NO_SAMPLING = 10**6
+
+
+@dataclass(frozen=True)
+class Task:
+    X: NDArray[Any]
+    n_clusters: int
+    threads: int
+    seed: int
+    iterations: int  # of Lloyd, for those methods that do not stop by themselves
+    parameters: dict[str, Any] = field(default_factory=dict)  # settings of the method, over its adapter's
+
+
+@dataclass(frozen=True)
+class Outcome:
+    seconds: float  # of the whole fit
+    centers: NDArray[Any]
+    curve: Curve = field(default_factory=list)
+    snapshots: list[tuple[float, NDArray[Any]]] = field(default_factory=list)  # on the way, to be scored afterwards
+    labels: NDArray[Any] | None = None  # where the method has them anyway
+    repeated: float | None = None  # seconds that more iterations would multiply; None: all
+    notes: dict[str, Any] = field(default_factory=dict)  # for the result
+
+
+class Shape(NamedTuple):
+    n_rows: int
+    n_features: int
+    n_clusters: int
+    dtype: str
+
+
+class Method(NamedTuple):
+    title: str
+    run: Callable[[Task], Outcome]
+    not_for: Callable[[Shape], str | None] = lambda shape: None  # why it is left out
+    own_dtype: bool = False  # takes the rows as they are
+    iterates: bool = False  # does as many iterations of Lloyd as it is told
+
+
+# -- ours ------------------------------------------------------------------------------------------------------------
+
+
+def run_ours(task: Task, *, paper: bool = False) -> Outcome:
+    """Its history counts the rows where the labels put them, so the curve is never below the true one."""
+    from closure_kmeans import ClosureKMeans
+
+    make = ClosureKMeans.paper if paper else ClosureKMeans
+    model = make(task.n_clusters, random_state=task.seed, n_jobs=task.threads, **task.parameters)
+    began = perf_counter()
+    model.fit(task.X)
+    seconds = perf_counter() - began
+    curve = [(step.seconds, step.inertia / len(task.X)) for step in model.history_]
+    history = [step._asdict() for step in model.history_]
+    notes = {"history": history, "stopped_by": model.stopped_by_}
+    return Outcome(seconds, model.cluster_centers_, curve, labels=model.labels_, notes=notes)
+
+
+def not_uint8(shape: Shape) -> str | None:
+    return None if shape.dtype == "uint8" else f"the data is {shape.dtype}"
+
+
+# -- faiss -----------------------------------------------------------------------------------------------------------
+
+
+def lloyd_curve(ends: list[float], began_with: list[float]) -> Curve:
+    """When each iteration but the last ended, and the distortion of the centres that it ended with."""
+    return list(zip(ends[:-1], began_with[1:], strict=True))
+
+
+def run_faiss(task: Task, *, sampling: bool = False, pruning: bool = False) -> Outcome:
+    """``faiss.Kmeans``, or ``faiss.SuperKmeans``, which skips most products by bounds.
+
+    With its default sampling it reports the distortion of the sample, which is too low: then there is no curve.
+    """
+    import faiss
+
+    faiss.omp_set_num_threads(task.threads)
+    n, d = task.X.shape
+    settings: dict[str, Any] = {"niter": task.iterations, "seed": task.seed}
+    if not sampling:
+        settings["max_points_per_centroid"] = n
+    kind = faiss.SuperKmeans if pruning else faiss.Kmeans
+    model = kind(d, task.n_clusters, **(settings | task.parameters))
+    began = perf_counter()
+    model.train(task.X)
+    seconds = perf_counter() - began
+    stats = model.iteration_stats
+    times = [step["time"] for step in stats]
+    if pruning:  # it gives the time of each iteration; what comes before them is the rest
+        times = (seconds - sum(times) + np.cumsum(times)).tolist()
+    curve = [] if sampling else lloyd_curve(times, [step["obj"] / n for step in stats])
+    repeated = None if pruning else stats[-1]["time_search"]
+    return Outcome(seconds, model.centroids, curve, repeated=repeated)
+
+
+def run_faiss_hnsw(task: Task) -> Outcome:
+    """``faiss.Clustering`` with an HNSW graph over the centres, built anew in every iteration, as assigner."""
+    import faiss
+
+    faiss.omp_set_num_threads(task.threads)
+    n, d = task.X.shape
+    index = faiss.IndexHNSWFlat(d, 32)
+    index.hnsw.efSearch = 64
+    model = faiss.Clustering(d, task.n_clusters)
+    model.niter, model.seed, model.max_points_per_centroid = task.iterations, task.seed, n
+    began = perf_counter()
+    model.train(task.X, index)
+    seconds = perf_counter() - began
+    stats = [model.iteration_stats.at(i) for i in range(model.iteration_stats.size())]
+    centers = faiss.vector_to_array(model.centroids).reshape(task.n_clusters, d)
+    curve = lloyd_curve([step.time for step in stats], [step.obj / n for step in stats])
+    return Outcome(seconds, centers, curve, notes={"efSearch": 64, "M": 32})
+
+
+def faiss_takes_all(shape: Shape) -> str | None:
+    return "it samples nothing at this n/k" if shape.n_rows <= 256 * shape.n_clusters else None
+
+
+def too_few_dimensions(shape: Shape) -> str | None:
+    return "it needs 32 dimensions" if shape.n_features < 32 else None
+
+
+# -- superkmeans -----------------------------------------------------------------------------------------------------
+
+
+def run_superkmeans(task: Task, **settings: Any) -> Outcome:
+    """A point a run: it tells no times on the way."""
+    from superkmeans import SuperKMeans
+
+    settings = {"n_threads": task.threads, "seed": task.seed} | settings | task.parameters
+    if settings.get("hierarchical") is False:
+        settings["iters"] = task.iterations
+    model = SuperKMeans(task.n_clusters, task.X.shape[1], **settings)
+    began = perf_counter()
+    centers = model.train(task.X)
+    seconds = perf_counter() - began
+    return Outcome(seconds, np.asarray(centers), notes={"hierarchical": model.hierarchical_})
+
+
+def superkmeans_takes_all(shape: Shape) -> str | None:
+    if 100_000 < shape.n_rows <= 256 * shape.n_clusters:
+        return "it samples nothing at this n/k and is hierarchical at this n: the same as superkmeans"
+    return None
+
+
+def refined_superkmeans(n_refinements: int) -> Method:
+    run = partial(run_superkmeans, **SUPERKMEANS_ALL, hierarchical=True, iters_refinement=n_refinements)
+    plural = "s" if n_refinements > 1 else ""
+    return Method(f"superkmeans, hierarchical, {n_refinements} flat refinement{plural}, all rows", run)
+
+
+SUPERKMEANS_ALL: dict[str, Any] = {"sampling_fraction": 1.0, "max_points_per_cluster": NO_SAMPLING}
+
+
+# -- scikit-learn ----------------------------------------------------------------------------------------------------
+
+
+def run_sklearn_lloyd(task: Task) -> Outcome:
+    """Its only hook is what it prints: each iteration's line is stamped as it comes.
+
+    Printing makes it compute the distortion, n·d operations beside the n·k·d of an iteration.
+    """
+    from sklearn.cluster import KMeans
+
+    model = KMeans(
+        task.n_clusters,
+        init="random",
+        n_init=1,
+        algorithm="lloyd",
+        max_iter=task.iterations,
+        tol=0,
+        random_state=task.seed,
+        verbose=1,
+        **task.parameters,
+    )
+    lines = StampedLines()
+    with contextlib.redirect_stdout(lines), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        began = perf_counter()
+        model.fit(task.X)
+        seconds = perf_counter() - began
+    steps = [(moment - began, float(found[1])) for moment, line in lines.stamped if (found := INERTIA.match(line))]
+    curve = lloyd_curve([moment for moment, _ in steps], [inertia / len(task.X) for _, inertia in steps])
+    return Outcome(seconds, model.cluster_centers_, curve, labels=model.labels_)
+
+
+INERTIA = re.compile(r"Iteration \d+, inertia ([0-9.e+]+?)\.?$")
+
+
+class StampedLines(io.TextIOBase):
+    """What is printed, and when."""
+
+    def __init__(self) -> None:
+        self.stamped: list[tuple[float, str]] = []
+
+    def write(self, text: str) -> int:
+        moment = perf_counter()
+        self.stamped += [(moment, line) for line in text.splitlines() if line]
+        return len(text)
+
+
+MINIBATCH_PASSES = 5
+
+
+def run_sklearn_minibatch(task: Task) -> Outcome:
+    """Large batches and a random start: five passes, with centres kept at times that grow by half.
+
+    Copying them is off the clock. Batches have as many rows as there are centres, and 4,096 at least.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+
+    size = max(4096, task.n_clusters)
+    n_passes = min(MINIBATCH_PASSES, task.iterations)
+    rng = np.random.default_rng(task.seed)
+    model = MiniBatchKMeans(task.n_clusters, init="random", n_init=1, batch_size=size, random_state=task.seed)
+    clock, due = 0.0, 0.1
+    snapshots = []
+    for _ in range(n_passes):
+        order = rng.permutation(len(task.X))
+        # A short last batch would be too small for the first step.
+        for first in range(0, max(1, len(order) - size + 1), size):
+            began = perf_counter()
+            model.partial_fit(task.X[order[first : first + size]])
+            clock += perf_counter() - began
+            if clock >= due:
+                snapshots.append((clock, model.cluster_centers_.copy()))
+                due = 1.5 * clock
+    notes = {"passes": n_passes, "batch_size": size}
+    return Outcome(clock, model.cluster_centers_, snapshots=snapshots, notes=notes)
+
+
+def run_sklearn_minibatch_default(task: Task) -> Outcome:
+    from sklearn.cluster import MiniBatchKMeans
+
+    model = MiniBatchKMeans(task.n_clusters, random_state=task.seed, **task.parameters)
+    began = perf_counter()
+    model.fit(task.X)
+    seconds = perf_counter() - began
+    return Outcome(seconds, model.cluster_centers_, labels=model.labels_, notes={"steps": model.n_steps_})
+
+
+# -- all -------------------------------------------------------------------------------------------------------------
+
+METHODS = {
+    "ours": Method("closure-kmeans", run_ours),
+    "ours-uint8": Method("closure-kmeans, uint8 rows", run_ours, not_uint8, own_dtype=True),
+    "ours-paper": Method("closure-kmeans, the paper's mode", partial(run_ours, paper=True)),
+    "faiss": Method("faiss.Kmeans, all rows (exact Lloyd)", run_faiss, iterates=True),
+    "faiss-default": Method(
+        "faiss.Kmeans, its default sample of 256 k rows", partial(run_faiss, sampling=True), faiss_takes_all
+    ),
+    "faiss-super": Method(
+        "faiss.SuperKmeans, all rows", partial(run_faiss, pruning=True), too_few_dimensions, iterates=True
+    ),
+    "faiss-hnsw": Method("faiss.Clustering with an HNSW assigner, all rows", run_faiss_hnsw, iterates=True),
+    "superkmeans": Method(
+        "superkmeans, hierarchical, all rows", partial(run_superkmeans, **SUPERKMEANS_ALL, hierarchical=True)
+    ),
+    "superkmeans-default": Method("superkmeans, all its defaults", run_superkmeans, superkmeans_takes_all),
+    "superkmeans-refine-1": refined_superkmeans(1),
+    "superkmeans-refine-2": refined_superkmeans(2),
+    "superkmeans-refine-5": refined_superkmeans(5),
+    "superkmeans-flat": Method(
+        "superkmeans, flat, all rows", partial(run_superkmeans, **SUPERKMEANS_ALL, hierarchical=False), iterates=True
+    ),
+    "sklearn-lloyd": Method("scikit-learn KMeans, random start", run_sklearn_lloyd, iterates=True),
+    "sklearn-minibatch": Method("scikit-learn MiniBatchKMeans, large batches", run_sklearn_minibatch),
+    "sklearn-minibatch-default": Method("scikit-learn MiniBatchKMeans, its defaults", run_sklearn_minibatch_default),
+}
