@@ -281,11 +281,11 @@ def assign_leaves(
     candidates = np.empty(n_centers, np.int32)
     leaf_centers = np.empty((n_centers, n_features), dtype)
     leaf_norms = np.empty(n_centers, dtype)
-    leaf_sizes = np.empty(n_centers, dtype)
+    leaf_sizes = np.empty(n_centers, np.float64)
     leaf_rows = np.empty((n_rows, n_features), dtype)
     product_memory = np.empty(n_rows * n_centers, dtype)
     norms = np.empty(n_rows, dtype)
-    weights = np.full(n_rows, points.weights[0], dtype)
+    weights = np.full(n_rows, points.weights[0], np.float64)
     factors = np.ones(n_rows, dtype)
     best = np.empty(n_rows, dtype)
     choice = np.empty(n_rows, np.int32)
@@ -367,7 +367,7 @@ def search_nearest(
     product_memory = np.empty(SEARCH_ROWS * SEARCH_CENTERS, dtype)
     best = np.empty(SEARCH_ROWS, dtype)
     second = np.empty(SEARCH_ROWS, dtype)
-    choice = np.empty(SEARCH_ROWS, np.int32)
+    choice = np.zeros(SEARCH_ROWS, np.int32)
     for row in range(first, last, SEARCH_ROWS):
         block = rows[row : min(row + SEARCH_ROWS, last)]
         size = block.shape[0]
@@ -389,7 +389,7 @@ def search_nearest(
             norm = dtype.type(0)
             for t in range(block.shape[1]):
                 norm += block[i, t] * block[i, t]
-            if second[i] - best[i] <= slack * (norm + largest_norm):
+            if not second[i] - best[i] > slack * (norm + largest_norm):
                 choice[i] = search_row(block[i], centers)
             labels[row + i] = choice[i]
             distances[row + i] = squared_distance(block[i], centers[choice[i]])
@@ -425,26 +425,24 @@ def choose_cells(
 ) -> None:
     """The cells whose middles are nearest to a row, as many as ``chosen`` holds; of equal ones the first.
 
-    Scores are within ``slack`` of the truth, but for what all have in common. Cells that near the threshold are
-    compared in double precision, so that a row has the same cells in whatever company it comes.
+    Scores are within ``slack`` of the truth, but for what all have in common. Cells that near the threshold, and all
+    of them if the scores overflow, are compared in double precision: a row has the same cells in any company.
     """
     ordered[:] = scores
     threshold = select_rank(ordered, spare, chosen.shape[0] - 1)
+    low, high = threshold - slack, threshold + slack
+    close = np.empty(scores.shape[0], np.int32)
     n_chosen, n_close = 0, 0
     for j in range(scores.shape[0]):
-        if scores[j] < threshold - slack:
+        if scores[j] < low:
             chosen[n_chosen] = j
             n_chosen += 1
-        elif scores[j] <= threshold + slack:
-            n_close += 1
-    close = np.empty(n_close, np.int32)
-    distances = np.empty(n_close, np.float64)
-    n_close = 0
-    for j in range(scores.shape[0]):
-        if abs(scores[j] - threshold) <= slack:
+        elif not scores[j] > high:
             close[n_close] = j
-            distances[n_close] = squared_distance(row, middles[j])
             n_close += 1
+    distances = np.empty(n_close, np.float64)
+    for i in range(n_close):
+        distances[i] = squared_distance(row, middles[close[i]])
     while n_chosen < chosen.shape[0]:
         nearest = distances.argmin()
         chosen[n_chosen] = close[nearest]
@@ -521,7 +519,7 @@ def search_cells(
 
     for i in range(n_rows):
         smallest = squared_distance(block[i], cells.centers[choice[i]])
-        if second[i] - best[i] <= slack * (norms[i] + largest_norm):
+        if not second[i] - best[i] > slack * (norms[i] + largest_norm):
             smallest = np.inf
             for probe in range(n_probes):
                 for j in range(cells.starts[chosen[i, probe]], cells.starts[chosen[i, probe] + 1]):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array, check_random_state
 
-from closure_kmeans.points import precision
+from closure_kmeans.points import hash_rows, precision
 
 if TYPE_CHECKING:
     from closure_kmeans.estimator import ClosureKMeans
@@ -38,6 +38,9 @@ def parameters(model: ClosureKMeans) -> None:
         integer("n_jobs", model.n_jobs)
         if model.n_jobs == 0:
             raise ValueError("n_jobs must not be 0: give a number of threads, or None for all")
+    integer("verbose", int(model.verbose) if isinstance(model.verbose, bool) else model.verbose, 0)
+    for name in ("adaptive", "extrapolate"):
+        boolean(name, getattr(model, name))
     choice("neighborhoods", model.neighborhoods, ("fresh", "kept"))
     choice("rule", model.rule, ("hartigan", "lloyd"))
     if model.callback is not None and not callable(model.callback):
@@ -52,6 +55,12 @@ def integer(name: str, value: object, minimum: int | None = None) -> None:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
+def boolean(name: str, value: object) -> None:
+    """A truth value."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
 def number(name: str, value: object, minimum: float, maximum: float = math.inf) -> None:
     """A real number in a range."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
@@ -64,13 +73,19 @@ def number(name: str, value: object, minimum: float, maximum: float = math.inf) 
 
 def choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """One of several words."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
 
 
 def generator(random_state: int | np.random.RandomState | None) -> np.random.Generator:
     """One generator from whatever scikit-learn takes for a seed."""
-    return np.random.default_rng(check_random_state(random_state).randint(2**32, size=4, dtype=np.uint32))
+    try:
+        state = check_random_state(random_state)
+    except ValueError as error:
+        raise ValueError(
+            f"random_state must be an integer from 0 to 2**32 - 1, a RandomState or None, got {random_state!r}"
+        ) from error
+    return np.random.default_rng(state.randint(2**32, size=4, dtype=np.uint32))
 
 
 def init(value: str | ArrayLike, n_clusters: int, X: NDArray[Any]) -> str | NDArray[Any]:
@@ -88,7 +103,15 @@ def init(value: str | ArrayLike, n_clusters: int, X: NDArray[Any]) -> str | NDAr
         )
     if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
         raise ValueError("init given as centres must hold finite numbers only")
-    return array.astype(precision(X.dtype))
+    with np.errstate(over="ignore"):
+        centers: NDArray[Any] = array.astype(precision(X.dtype))
+        norms = (centers**2).sum(axis=1)
+    if not np.isfinite(norms).all():
+        raise ValueError(
+            f"init given as centres must not hold values whose squares overflow {centers.dtype}, "
+            f"but row {np.flatnonzero(~np.isfinite(norms))[0]} does"
+        )
+    return centers
 
 
 def labels(name: str, value: ArrayLike, n_rows: int, n_clusters: int) -> NDArray[Any]:
@@ -114,7 +137,10 @@ def rows_and_centers(X: ArrayLike, centers: ArrayLike) -> tuple[NDArray[Any], ND
 
 def weights_like(sample_weight: ArrayLike, rows: NDArray[Any]) -> NDArray[np.float64]:
     """Weights: finite, not negative, one a row."""
-    weights = np.asarray(sample_weight, dtype=np.float64)
+    given = np.asarray(sample_weight)
+    if given.dtype.kind not in "biuf":
+        raise TypeError(f"sample_weight must hold numbers, got {given.dtype}")
+    weights = given.astype(np.float64)
     if weights.shape != (len(rows),):
         raise ValueError(f"sample_weight must have shape ({len(rows)},), one weight per row, got {weights.shape}")
     if not np.isfinite(weights).all():
@@ -135,24 +161,17 @@ def sample_weight(value: ArrayLike | None, X: NDArray[Any]) -> NDArray[np.float6
 
 
 def enough_rows(n_clusters: int, X: NDArray[Any]) -> None:
-    """There must be as many distinct rows as clusters.
-
-    Rows are compared by a random linear function of their words, on ever more rows, until enough are distinct.
-    """
+    """There must be as many distinct rows as clusters: ever more rows are looked at, until enough are distinct."""
     if len(X) > MAX_ROWS:
         raise ValueError(f"X must have at most {MAX_ROWS:,} rows, got {len(X):,}")
     if n_clusters > len(X):
         raise ValueError(
             f"n_clusters must be at most the number of rows, got n_clusters={n_clusters}, n_samples={len(X)}"
         )
-    words_per_value = max(1, X.dtype.itemsize // 4)
-    word = np.dtype(f"u{X.dtype.itemsize // words_per_value}")
-    coefficients = np.random.default_rng(0).integers(2**63, size=X.shape[1] * words_per_value, dtype=np.uint64) * 2 + 1
     hashes = np.empty(0, np.uint64)
     while True:
         n_hashed = len(hashes) + max(n_clusters, 1000)
-        rows = np.ascontiguousarray(X[len(hashes) : n_hashed]) + X.dtype.type(0)  # -0 and 0 are the same number
-        hashes = np.concatenate([hashes, rows.view(word).astype(np.uint64) @ coefficients])
+        hashes = np.concatenate([hashes, hash_rows(X[len(hashes) : n_hashed])])
         n_distinct = len(np.unique(hashes))
         if n_distinct >= n_clusters:
             return

@@ -75,7 +75,6 @@ def cluster_by_closures(
     tol: float,
     measure_accuracy: Callable[[Clustering], float] | None,
     on_iteration: OnIteration,
-    rng: np.random.Generator,
     threads: Threads,
 ) -> tuple[Clustering, str]:
     """Alternate closure assignment and update until the neighbourhoods are used up (section 3).
@@ -84,14 +83,14 @@ def cluster_by_closures(
     ``on_iteration`` is told of every iteration and may name a reason to stop. Returns the last state and the reason
     why it is the last. An interrupt is such a reason too: the iteration under way is dropped.
     """
-    state = Clustering(labels, update(points, labels, n_clusters, rng, threads))
+    state = Clustering(labels, update(points, labels, n_clusters, threads))
     previous = None
     try:
         for number in range(1, max_iter + 1):
             before = state.clusters
             partitions = neighborhoods.partitions()
             ahead = extrapolated(before, previous, len(labels)) if extrapolate else before
-            step = take_step(points, state, ahead, partitions, hartigan, rng, threads)
+            step = take_step(points, state, ahead, partitions, hartigan, threads)
             state = step.state
             previous = before.centers if extrapolate else None
             fall = 1 - state.clusters.inertia / before.inertia if before.inertia > 0 else 0.0
@@ -115,7 +114,6 @@ def take_step(
     ahead: Clusters,
     partitions: list[RandomPartition],
     hartigan: bool,
-    rng: np.random.Generator,
     threads: Threads,
 ) -> Step:
     """One assignment to the centres ``ahead``, and one update; the distortion does not rise (theorem 1).
@@ -127,7 +125,7 @@ def take_step(
     for clusters, rule in ((ahead, hartigan), (state.clusters, False)):
         labels, n_tested = assign_by_closures(points, clusters, state.labels, partitions, rule, threads)
         n_pairs += n_tested
-        updated = update(points, labels, len(clusters.centers), rng, threads)
+        updated = update(points, labels, len(clusters.centers), threads)
         if updated.inertia <= state.clusters.inertia:
             n_active = int(np.count_nonzero(labels != state.labels))
             return Step(Clustering(labels, updated), n_active, n_pairs)

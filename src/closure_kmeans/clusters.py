@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from closure_kmeans import _kernels
 from closure_kmeans._parallel import Threads
-from closure_kmeans.partition import grow_partition
-from closure_kmeans.points import Points
+from closure_kmeans.points import Points, as_numbers, hash_rows, shifted
+
+# An error this small, relative to the squares it is the difference of, is none.
+ROUNDING = 1e-12
 
 
 class Clusters(NamedTuple):
@@ -34,21 +36,52 @@ def make_clusters(centers: NDArray[Any]) -> Clusters:
     return Clusters(centers, np.einsum("ij,ij->i", centers, centers), np.zeros(k), np.zeros(k))
 
 
-def update(
-    points: Points, labels: NDArray[np.int32], n_clusters: int, rng: np.random.Generator, threads: Threads
-) -> Clusters:
-    """The update step: the mean of every cluster; ``labels`` change where an empty cluster had to be refilled."""
+def update(points: Points, labels: NDArray[np.int32], n_clusters: int, threads: Threads) -> Clusters:
+    """The update step: the mean of every cluster.
+
+    Clusters that lost all their points, or hold copies of a row that make up another cluster too, are refilled;
+    ``labels`` change accordingly.
+    """
     members, starts = _kernels.group_by_label(labels, n_clusters)
     clusters = make_clusters(np.zeros((n_clusters, points.rows.shape[1]), points.mean.dtype))
     threads.for_each_block(partial(_kernels.update_clusters, points, members, starts, clusters), n_clusters)
+    changed = join_copies(points, labels, clusters, members, starts)
     while True:
+        if len(changed) > 0:
+            members, starts = _kernels.group_by_label(labels, n_clusters)
+            for cluster in changed:
+                _kernels.update_clusters(points, members, starts, clusters, cluster, cluster + 1)
         empty = np.flatnonzero(starts[:-1] == starts[1:])
         if len(empty) == 0:
             return clusters
-        changed = refill(points, labels, clusters, members, starts, empty, rng, threads)
-        members, starts = _kernels.group_by_label(labels, n_clusters)
-        for cluster in changed:
-            _kernels.update_clusters(points, members, starts, clusters, cluster, cluster + 1)
+        changed = refill(points, labels, clusters, members, starts, empty)
+
+
+def join_copies(
+    points: Points,
+    labels: NDArray[np.int32],
+    clusters: Clusters,
+    members: NDArray[np.int32],
+    starts: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Where several clusters hold nothing but copies of one row, give them all to the first; those that changed.
+
+    A tree spreads a frequent row over several cells, and copies would never leave a centre that is one of them.
+    """
+    pure = np.flatnonzero(clusters.errors <= ROUNDING * clusters.sizes * clusters.norms)
+    pure = pure[starts[pure] < starts[pure + 1]]
+    if len(pure) < 2:
+        return pure[:0]
+    rows = points.rows[members[starts[pure]]]
+    _, first, group = np.unique(hash_rows(rows), return_index=True, return_inverse=True)
+    example = first[group]
+    changed = [pure[:0]]
+    for i in np.flatnonzero(example != np.arange(len(pure))):
+        copies = members[starts[pure[i]] : starts[pure[i] + 1]]
+        if (points.rows[copies] == rows[example[i]]).all():
+            labels[copies] = pure[example[i]]
+            changed.append(pure[[i, example[i]]])
+    return np.unique(np.concatenate(changed))
 
 
 def refill(
@@ -58,8 +91,6 @@ def refill(
     members: NDArray[np.int32],
     starts: NDArray[np.int64],
     empty: NDArray[np.int64],
-    rng: np.random.Generator,
-    threads: Threads,
 ) -> NDArray[np.int64]:
     """Split the clusters of largest error in two, one for each empty cluster, as far as there are such clusters."""
     divisible = np.flatnonzero(np.diff(starts) > 1)
@@ -68,6 +99,19 @@ def refill(
     filled = empty[: len(donors)]
     for donor, cluster in zip(donors, filled, strict=True):
         group = members[starts[donor] : starts[donor + 1]]
-        halves = grow_partition(points.coordinates[group], points.origin, 2, rng, threads)
-        labels[group[halves.members[halves.starts[1] :]]] = cluster
+        labels[group[far_side(points, group, clusters.centers[donor])]] = cluster
     return np.concatenate([donors, filled])
+
+
+def far_side(points: Points, group: NDArray[np.int32], center: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of a cluster's points are nearer to the one farthest from the centre than to the centre.
+
+    Copies of a row stay together. If all rows are the same, it is the last of them.
+    """
+    rows = shifted(as_numbers(points.rows[group]), points.mean) - center
+    distances = np.einsum("ij,ij->i", rows, rows)
+    farthest = int(distances.argmax())
+    far: NDArray[np.bool_] = rows @ rows[farthest] > distances[farthest] / 2
+    if not far.any() or far.all():
+        far = np.arange(len(group)) == len(group) - 1
+    return far

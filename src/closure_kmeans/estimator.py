@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from tqdm.auto import tqdm
 
 from closure_kmeans import _validation as check
@@ -192,18 +192,20 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         """
         began = time.perf_counter()
         check.parameters(self)
-        rows = self._check(X, reset=True, ensure_all_finite=False)
+        rows = check_array(X, dtype=check.DTYPES, order="C", ensure_all_finite=False, estimator=self, input_name="X")
         weights = check.sample_weight(sample_weight, rows)
         init = check.init(self.init, self.n_clusters, rows)
         if weights.all():
             self.labels_ = self._fit(rows, weights, init, began)
         else:
             some = weights > 0
+            check_array(rows[~some], dtype=None, estimator=self, input_name="X")
             init = init[some] if isinstance(init, np.ndarray) and init.ndim == 1 else init
             labels = np.empty(len(rows), np.int32)
             labels[some] = self._fit(rows[some], weights[some], init, began)
-            labels[~some] = self.predict(rows[~some])
+            labels[~some], _ = self._nearest(rows[~some])
             self.labels_ = labels
+        validate_data(self, X, skip_check_array=True)  # names and number of the features, now that all went well
         if self.stopped_by_ == "interrupted":
             warnings.warn(
                 f"interrupted: the model is as it was after iteration {self.n_iter_}",
@@ -232,7 +234,6 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
                 tol=self.tol,
                 measure_accuracy=partial(sample_accuracy, points, threads),
                 on_iteration=record,
-                rng=rng,
                 threads=threads,
             )
         self._sample = X[:: -(-len(X) // SAMPLE_ROWS)].copy()
@@ -260,7 +261,7 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         are built on the first call. ``exact=True`` compares all centres at any number of them. Either way the result
         is a pure function of each row.
         """
-        labels, _ = self._nearest(X, exact)
+        labels, _ = self._nearest(self._check(X), exact)
         return labels
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
@@ -272,13 +273,12 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
 
     def score(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> float:
         """The negative of the inertia that the rows of X would have, assigned as by ``predict``."""
-        _, distances = self._nearest(X)
+        _, distances = self._nearest(self._check(X))
         if sample_weight is not None:
             distances = distances * check.weights_like(sample_weight, distances)
         return -float(distances.sum())
 
-    def _nearest(self, X: ArrayLike, exact: bool | None = None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        rows = self._check(X)
+    def _nearest(self, rows: NDArray[Any], exact: bool | None = None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         if exact is None:
             exact = len(self.cluster_centers_) <= MANY_CENTERS
         with Threads(count_threads(self.n_jobs)) as threads:
@@ -291,12 +291,9 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
                 self._quantizers[dtype] = build_quantizer(centers, mean, self._sample, threads)
             return quantize(rows, self._quantizers[dtype], threads)
 
-    def _check(self, X: ArrayLike, *, reset: bool = False, ensure_all_finite: bool = True) -> NDArray[Any]:
-        if not reset:
-            check_is_fitted(self)
-        rows: NDArray[Any] = validate_data(
-            self, X, dtype=check.DTYPES, order="C", reset=reset, ensure_all_finite=ensure_all_finite
-        )
+    def _check(self, X: ArrayLike) -> NDArray[Any]:
+        check_is_fitted(self, "cluster_centers_")
+        rows: NDArray[Any] = validate_data(self, X, dtype=check.DTYPES, order="C", reset=False)
         return rows
 
     def _shifted_centers(self, X: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -54,12 +54,11 @@ def distance_ratio(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, new_labe
 
     For each row whose cluster changed: 1 - d(x, new centre) / d(x, old centre), which is small near the border.
     """
-    rows = np.asarray(X)
-    old, new = np.asarray(labels), np.asarray(new_labels)
-    active = np.flatnonzero(old != new)
-    before = squared_distances(rows[active], centers, old[active])
-    after = squared_distances(rows[active], centers, new[active])
-    ratio: NDArray[np.float64] = 1 - np.sqrt(after / before)
+    before = squared_distances(X, centers, labels)
+    new = check.labels("new_labels", new_labels, len(before), len(np.asarray(centers)))
+    after = squared_distances(X, centers, new)
+    active = np.asarray(labels) != new
+    ratio: NDArray[np.float64] = 1 - np.sqrt(after[active] / before[active])
     return ratio
 
 
@@ -68,11 +67,12 @@ def coverage(labels: ArrayLike, new_labels: ArrayLike, partitions: list[RandomPa
 
     The closures are those of the old labels, over the leaves of the partitions united. 1 if no point is active.
     """
-    old, new = np.asarray(labels), np.asarray(new_labels)
+    old = np.asarray(labels)
+    n_clusters = 1 + max(np.max(old), np.max(new_labels))
+    new = check.labels("new_labels", new_labels, len(old), n_clusters)
     active = np.flatnonzero(old != new)
     if len(active) == 0:
         return 1.0
-    n_clusters = np.int64(max(old.max(), new.max()) + 1)
     covered = np.zeros(len(active), bool)
     for members, starts in partitions:
         leaf = np.empty(len(members), np.int64)

@@ -41,7 +41,7 @@ def rows_per_block(X: NDArray[Any]) -> int:
 
 def shifted(X: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
     """A widened, shifted copy of some rows."""
-    with np.errstate(invalid="ignore"):  # infinity is found by its norm
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity is found by its norm
         rows: NDArray[Any] = np.subtract(X, mean, dtype=mean.dtype, order="C")
     return rows
 
@@ -49,6 +49,17 @@ def shifted(X: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
 def as_numbers(rows: NDArray[Any]) -> NDArray[Any]:
     """Stored rows in the dtype they came in."""
     return rows.view(np.float16) if rows.dtype == np.uint16 else rows
+
+
+def hash_rows(rows: NDArray[Any]) -> NDArray[np.uint64]:
+    """A number for each row, the same for equal rows and another for others: a random linear function of its words."""
+    words_per_value = max(1, rows.dtype.itemsize // 4)
+    word = np.dtype(f"u{rows.dtype.itemsize // words_per_value}")
+    rng = np.random.default_rng(0)
+    coefficients = rng.integers(2**63, size=rows.shape[1] * words_per_value, dtype=np.uint64) * 2 + 1
+    same_zeros = np.ascontiguousarray(rows) + rows.dtype.type(0)  # -0 and 0 are the same number
+    hashes: NDArray[np.uint64] = same_zeros.view(word).astype(np.uint64) @ coefficients
+    return hashes
 
 
 def arrange_points(
@@ -66,7 +77,9 @@ def arrange_points(
     """
     dtype = precision(X.dtype)
     sample = X[np.sort(rng.choice(len(X), min(len(X), DATA_SAMPLE), replace=False))].astype(dtype)
-    mean = sample.mean(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = sample.mean(axis=0)
+    check_values(X, mean)
     if X.dtype.kind in "iu":
         np.rint(mean, out=mean)  # whole numbers stay whole, so that their products are exact
     stored = X.view(np.uint16) if X.dtype == np.float16 else X
@@ -83,7 +96,7 @@ def arrange_points(
             np.dot(block, axes, out=coordinates[first:last])
 
     threads.for_each_block(measure, len(X), rows_per_block(X))
-    check_norms(X, norms)
+    check_values(X, norms)
     tree = grow_partition(coordinates, origin, n_cells, rng, threads)
     rows = reorder(stored, tree.members, threads)
     points = Points(
@@ -113,15 +126,15 @@ def reorder(rows: NDArray[Any], order: NDArray[np.int32], threads: Threads) -> N
     return result
 
 
-def check_norms(X: NDArray[Any], norms: NDArray[Any]) -> None:
-    """Squared norms show at once whether all values are finite, and their squares too."""
-    bad = np.flatnonzero(~np.isfinite(norms))
-    if len(bad) == 0:
+def check_values(X: NDArray[Any], derived: NDArray[Any]) -> None:
+    """What was computed from the values shows at once whether all are finite, and their squares too."""
+    if np.isfinite(derived).all():
         return
-    row = bad[0]
-    if not np.isfinite(X[row]).all():
-        raise ValueError(f"X must not contain NaN or infinity, but row {row} does")
+    largest = np.array([np.abs(row).max() for row in X])
+    if not np.isfinite(largest).all():
+        raise ValueError(f"X must not contain NaN or infinity, but row {np.flatnonzero(~np.isfinite(largest))[0]} does")
+    row = largest.argmax()
     raise ValueError(
-        f"the squares of the values of X must not overflow {norms.dtype}, but row {row} holds "
-        f"{np.abs(X[row]).max():.6g}: scale the data" + (" or pass float64" if norms.dtype == np.float32 else "")
+        f"the squares of the values of X must not overflow {derived.dtype}, but row {row} holds {largest[row]:.6g}: "
+        "scale the data" + (" or pass float64" if derived.dtype == np.float32 else "")
     )

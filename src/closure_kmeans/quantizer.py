@@ -138,7 +138,6 @@ def group_centers(centers: NDArray[Any], mean: NDArray[Any], threads: Threads) -
         tol=0.0,
         measure_accuracy=None,
         on_iteration=lambda *_: None,
-        rng=rng,
         threads=threads,
     )
     members, starts = _kernels.group_by_label(state.labels, n_cells)

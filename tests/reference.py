@@ -1,0 +1,192 @@
+"""A slow and obvious twin of every kernel, written from the definitions, in double precision."""
+
+import numpy as np
+from scipy.sparse.linalg import eigsh
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def widen(rows):
+    """Stored rows as numbers; float16 is stored as its bits."""
+    rows = np.asarray(rows)
+    return (rows.view(np.float16) if rows.dtype == np.uint16 else rows).astype(np.float64)
+
+
+def load_row(rows, i, mean):
+    return widen(rows)[i] - mean
+
+
+# -- random partition trees ------------------------------------------------------------------------------------------
+
+
+def sample_rows(rows, mean, node, draws, place, size):
+    return np.array([load_row(rows, node[int(draws[(place + r) % len(draws)] * len(node))], mean) for r in range(size)])
+
+
+def principal_direction(sample):
+    """The paper's: the first eigenvector of the covariance, by the Lanczos algorithm."""
+    centred = sample - sample.mean(axis=0)
+    return eigsh(centred.T @ centred, k=1, v0=np.ones(sample.shape[1]))[1][:, 0]
+
+
+def power_direction(sample, n_steps):
+    """An approximation of it: steps of the power iteration, from the row farthest from the mean."""
+    centred = sample - sample.mean(axis=0)
+    direction = centred[(centred**2).sum(axis=1).argmax()]
+    for _ in range(n_steps):
+        if direction.any():
+            direction = centred.T @ (centred @ direction) / (direction @ direction)
+    return direction
+
+
+def project(rows, mean, node, direction):
+    return (widen(rows)[node] - mean) @ direction
+
+
+def select_rank(values, rank):
+    return np.sort(values)[rank]
+
+
+def median(a, b, c):
+    return sorted([a, b, c])[1]
+
+
+def split_stably(node, values, n_left):
+    """The smallest values to the front, of equal ones those that come first; both sides in their old order."""
+    left = np.zeros(len(node), bool)
+    left[np.argsort(values, kind="stable")[:n_left]] = True
+    return np.concatenate([node[left], node[~left]])
+
+
+def grow_node(rows, mean, members, starts, low, high, draws, sample_size, n_steps, max_depth):
+    """Split the node of the leaves from ``low`` to ``high`` in ``members``, and its children."""
+    if high - low < 2 or max_depth == 0:
+        return
+    middle = (low + high) // 2
+    node = members[starts[low] : starts[high]]
+    sample = sample_rows(rows, mean, node, draws, low + high, sample_size)
+    values = project(rows, mean, node, power_direction(sample, n_steps))
+    node[:] = split_stably(node, values, starts[middle] - starts[low])
+    for half in ((low, middle), (middle, high)):
+        grow_node(rows, mean, members, starts, *half, draws, sample_size, n_steps, max_depth - 1)
+
+
+# -- assignment ------------------------------------------------------------------------------------------------------
+
+
+def squared_distances(X, centers):
+    return ((np.asarray(X, np.float64)[:, np.newaxis] - np.asarray(centers, np.float64)) ** 2).sum(axis=2)
+
+
+def search_nearest(X, centers):
+    distances = squared_distances(X, centers)
+    return distances.argmin(axis=1), distances.min(axis=1)
+
+
+def choose_cells(row, middles, n_probes):
+    """The cells of the nearest middles, of equally near ones the first."""
+    return np.argsort(squared_distances([row], middles)[0], kind="stable")[:n_probes]
+
+
+def search_cells(rows, cells, n_probes):
+    """The nearest centre in the nearest cells of each row, of equally near ones that of the lowest id."""
+    labels, distances = [], []
+    for row in rows:
+        chosen = choose_cells(row, cells.middles, n_probes)
+        places = np.concatenate([np.arange(cells.starts[cell], cells.starts[cell + 1]) for cell in chosen])
+        places = places[np.argsort(cells.ids[places])]
+        nearest, distance = search_nearest([row], cells.centers[places])
+        labels.append(cells.ids[places[nearest[0]]])
+        distances.append(distance[0])
+    return np.array(labels), np.array(distances)
+
+
+def closures(labels, n_clusters, partitions):
+    """The closure of each cluster: the union of its points' neighbourhoods, which are leaves united (equation 2)."""
+    neighbors = [set() for _ in labels]
+    for members, starts in partitions:
+        for leaf in np.split(members, starts[1:-1]):
+            for point in leaf:
+                neighbors[point].update(leaf)
+    return [set().union(*(neighbors[i] for i in np.flatnonzero(labels == j))) for j in range(n_clusters)]
+
+
+def list_candidates(labels, leaf):
+    """The different clusters of a leaf's points, in the order in which they are met."""
+    return list(dict.fromkeys(labels[leaf]))
+
+
+def move_costs(X, weights, centers, sizes, labels, hartigan):
+    """What it costs point i, per weight, to be in cluster j: (n, k).
+
+    The squared distance or, by Hartigan's rule, what the point adds to the distortion if it joins, and what it takes
+    away if it leaves: the centre moves with it.
+    """
+    costs = squared_distances(X, centers)
+    if hartigan:
+        for i, own in enumerate(labels):
+            stay = costs[i, own]
+            costs[i] *= sizes / (sizes + weights[i])
+            alone = sizes[own] <= weights[i]
+            costs[i, own] = -np.inf if alone else stay * sizes[own] / (sizes[own] - weights[i])
+    return costs
+
+
+def assign_by_closures(costs, labels, partitions):
+    """Closure after closure, as section 3.1 has it; a point stays unless it gains by moving."""
+    new_labels = labels.copy()
+    best = costs[np.arange(len(labels)), labels]
+    for j, closure in enumerate(closures(labels, costs.shape[1], partitions)):
+        for i in closure:
+            if costs[i, j] < best[i]:
+                best[i] = costs[i, j]
+                new_labels[i] = j
+    return new_labels, best
+
+
+# -- update ----------------------------------------------------------------------------------------------------------
+
+
+def group_by_label(labels, n_clusters):
+    return np.argsort(labels, kind="stable"), np.searchsorted(np.sort(labels), np.arange(n_clusters + 1))
+
+
+def update_clusters(X, weights, labels, centers):
+    """Means, weights and errors of the clusters; an empty one keeps its centre."""
+    centers = np.array(centers, np.float64)
+    sizes, errors = np.zeros(len(centers)), np.zeros(len(centers))
+    for j in range(len(centers)):
+        members = labels == j
+        if members.any():
+            sizes[j] = weights[members].sum()
+            centers[j] = np.average(X[members], axis=0, weights=weights[members])
+            errors[j] = weights[members] @ ((X[members] - centers[j]) ** 2).sum(axis=1)
+    return centers, sizes, errors
+
+
+# -- the whole -------------------------------------------------------------------------------------------------------
+
+
+def inertia(X, labels, weights=None):
+    """The objective of some labels (equation 1)."""
+    X = np.asarray(X, np.float64)
+    weights = np.ones(len(X)) if weights is None else weights
+    return update_clusters(X, weights, labels, np.zeros((labels.max() + 1, X.shape[1])))[2].sum()
+
+
+def lloyd(X, labels, n_clusters, max_iter, weights=None):
+    """Exact k-means from given labels: labels and centres, or None if a cluster lost all its points.
+
+    A point stays unless another centre is nearer.
+    """
+    X = np.asarray(X, np.float64)
+    weights = np.ones(len(X)) if weights is None else weights
+    centers, sizes, _ = update_clusters(X, weights, labels, np.zeros((n_clusters, X.shape[1])))
+    for _ in range(max_iter):
+        if not sizes.all():
+            return None
+        distances = squared_distances(X, centers)
+        own = distances[np.arange(len(X)), labels]
+        labels = np.where(distances.min(axis=1) < own, distances.argmin(axis=1), labels)
+        centers, sizes, _ = update_clusters(X, weights, labels, centers)
+    return (labels, centers) if sizes.all() else None

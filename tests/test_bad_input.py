@@ -1,0 +1,273 @@
+"""Bad input: the message names the thing, the rule and the value, and nothing is left half done."""
+
+import numpy as np
+import pytest
+import reference
+import scipy.sparse
+from sklearn.exceptions import NotFittedError
+
+from closure_kmeans import ClosureKMeans, _validation
+
+X = np.random.default_rng(0).normal(size=(20, 3))
+
+
+def with_value(value, dtype=np.float64):
+    rows = X.astype(dtype)
+    rows[7, 1] = value
+    return rows
+
+
+def refuses(error, match, rows=X, weights=None, **parameters):
+    """A fit is refused, of a new model and of a fitted one, and both stay what they were."""
+    model = ClosureKMeans(**{"n_clusters": 4} | parameters)
+    with pytest.raises(error, match=match):
+        model.fit(rows, sample_weight=weights)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+    model = ClosureKMeans(2, random_state=0).fit(X[:, :2])
+    before = dict(vars(model))
+    with pytest.raises(error, match=match):
+        model.set_params(**{"n_clusters": 4} | parameters).fit(rows, sample_weight=weights)
+    fitted = [name for name in before if name.endswith("_")]
+    assert {name: vars(model).get(name) is before[name] for name in fitted} == dict.fromkeys(fitted, True)
+    assert not set(vars(model)) - set(before)
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("tree_dims", [None, 2])
+def test_nan_and_infinity(dtype, value, tree_dims):
+    message = "X must not contain NaN or infinity, but row 7 does"
+    refuses(ValueError, message, with_value(value, dtype), tree_dims=tree_dims)
+
+
+@pytest.mark.parametrize("tree_dims", [None, 2])
+def test_squares_that_overflow(tree_dims):
+    message = "the squares of the values of X must not overflow float64, but row 7 holds 1e.200: scale the data$"
+    refuses(ValueError, message, with_value(-1e200), tree_dims=tree_dims)
+    message = "must not overflow float32, but row 7 holds 1e.30: scale the data or pass float64$"
+    refuses(ValueError, message, with_value(1e30, np.float32), tree_dims=tree_dims)
+    refuses(ValueError, "must not overflow float64", np.where(X > 0, 1e308, -1e308), tree_dims=tree_dims)
+
+
+def test_more_clusters_than_rows():
+    refuses(ValueError, "n_clusters must be at most the number of rows, got n_clusters=21, n_samples=20", n_clusters=21)
+
+
+def test_more_clusters_than_distinct_rows():
+    message = "n_clusters must be at most the number of distinct rows of X, which is 3, got 4"
+    few = X[np.arange(2000) % 3]
+    for dtype in (np.float64, np.float32, np.float16, np.int8):
+        refuses(ValueError, message, (9 * few).astype(dtype))
+    refuses(ValueError, "which is 1, got 2", np.array([[0.0], [-0.0]]), n_clusters=2)
+    assert ClosureKMeans(3).fit(few).inertia_ == pytest.approx(0, abs=1e-9)
+
+
+def test_distinct_rows_are_counted_among_those_with_weight():
+    refuses(ValueError, "number of rows, got n_clusters=4, n_samples=3", weights=[1, 1, 1] + 17 * [0])
+
+
+def test_no_rows_and_no_columns():
+    refuses(ValueError, r"Found array with 0 sample\(s\)", np.empty((0, 3)))
+    refuses(ValueError, r"Found array with 0 feature\(s\)", np.empty((3, 0)))
+
+
+def test_one_row():
+    refuses(ValueError, "n_clusters=4, n_samples=1", X[:1])
+    model = ClosureKMeans(1).fit(X[:1])
+    assert model.labels_.tolist() == [0]
+    assert model.inertia_ == 0
+    np.testing.assert_allclose(model.cluster_centers_, X[:1])
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "match"),
+    [
+        (X[0], ValueError, "Expected 2D array, got 1D array instead"),
+        (3.0, ValueError, "Expected 2D array, got scalar array instead"),
+        (X[np.newaxis], ValueError, "Found array with dim 3"),
+        ([[1, 2], [3]], ValueError, "inhomogeneous"),
+        (X.astype(complex), ValueError, "Complex data not supported"),
+        (np.array([["a", "b"]] * 5), ValueError, "could not convert string to float"),
+        (np.array([[{}, 1]] * 5, dtype=object), TypeError, "must be a string or a real number"),
+        (scipy.sparse.csr_array(X), TypeError, "Sparse data was passed"),
+        (None, ValueError, "Expected 2D array, got scalar array instead|contains NaN|must not contain NaN"),
+    ],
+    ids=str.split("vector scalar cube ragged complex strings objects sparse none"),
+)
+def test_rows_of_the_wrong_kind(rows, error, match):
+    refuses(error, match, rows)
+
+
+def test_memory_that_will_not_suffice(monkeypatch):
+    monkeypatch.setattr(_validation, "physical_memory", lambda: 1.2e6)
+    rows = np.zeros((400_000, 10), np.uint8)
+    rows[:4] = np.arange(4)[:, np.newaxis]
+    message = (
+        r"clustering 400,000 x 10 uint8 rows into 4 clusters takes about 0\.\d GB beyond the input, "
+        r"but this machine has 0\.0 GB"
+    )
+    model = ClosureKMeans(4)
+    with pytest.raises(MemoryError, match=message):
+        model.fit(rows)
+    with pytest.raises(NotFittedError):
+        model.predict(rows)
+
+
+def test_physical_memory(monkeypatch):
+    assert _validation.physical_memory() > 1e8
+    monkeypatch.delattr("os.sysconf", raising=False)
+    assert _validation.physical_memory() == np.inf
+
+
+def test_rows_to_predict():
+    model = ClosureKMeans(4, random_state=0).fit(X)
+    for method in (model.predict, model.transform, model.score):
+        with pytest.raises(ValueError, match="X has 2 features, but ClosureKMeans is expecting 3 features"):
+            method(X[:, :2])
+        with pytest.raises(ValueError, match="Input X contains NaN"):
+            method(with_value(np.nan))
+        with pytest.raises(TypeError, match="Sparse data was passed"):
+            method(scipy.sparse.csr_array(X))
+        with pytest.raises(NotFittedError):
+            getattr(ClosureKMeans(), method.__name__)(X)
+
+
+@pytest.mark.parametrize("value", [3e38, -3e38])
+def test_rows_whose_products_overflow_can_be_predicted(value):
+    model = ClosureKMeans(4, random_state=0).fit(np.float32(1000 * X))
+    rows = np.full((5, 3), value, np.float32)
+    expected, _ = reference.search_nearest(rows, model.cluster_centers_)
+    np.testing.assert_array_equal(model.predict(rows), expected)
+    assert set(model.predict(np.full((5, 3), np.sign(value) * 1e300))) <= set(range(4))
+
+
+# -- weights ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weights", "match"),
+    [
+        (np.where(np.arange(20) == 3, -0.5, 1), "sample_weight must not be negative, got -0.5"),
+        (np.zeros(20), "sample_weight must not be zero for every row"),
+        (np.where(np.arange(20) == 3, np.nan, 1), "sample_weight must not contain NaN or infinity"),
+        (np.where(np.arange(20) == 3, np.inf, 1), "sample_weight must not contain NaN or infinity"),
+        (np.ones(19), r"sample_weight must have shape \(20,\), one weight per row, got \(19,\)"),
+        (np.ones((20, 1)), r"sample_weight must have shape \(20,\), one weight per row, got \(20, 1\)"),
+        (2.0, r"sample_weight must have shape \(20,\), one weight per row, got \(\)"),
+    ],
+    ids=str.split("negative zero nan infinity short column scalar"),
+)
+def test_weights(weights, match):
+    refuses(ValueError, match, weights=weights)
+    with pytest.raises(ValueError, match=match):
+        ClosureKMeans(4, random_state=0).fit(X).score(X, sample_weight=weights)
+
+
+@pytest.mark.parametrize("weights", [np.ones(20, complex), ["a"] * 20, [{}] * 20], ids=["complex", "text", "objects"])
+def test_weights_that_are_no_numbers(weights):
+    refuses((TypeError, ValueError), "sample_weight must hold numbers, got", weights=weights)
+
+
+def test_rows_of_weight_zero_are_checked_too():
+    refuses(ValueError, "NaN", with_value(np.nan), weights=np.arange(20) != 7)
+
+
+# -- parameters ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["n_clusters", "max_iter", "leaf_size", "max_trees", "tree_dims"])
+def test_whole_numbers(name):
+    refuses(ValueError, f"{name} must be at least 1, got 0", **{name: 0})
+    refuses(ValueError, f"{name} must be at least 1, got -3", **{name: -3})
+    for value in (2.0, "2", True, [2]):
+        refuses(TypeError, f"{name} must be an integer, got {value!r}".replace("[2]", r"\[2\]"), **{name: value})
+
+
+@pytest.mark.parametrize(
+    "name", ["n_clusters", "max_iter", "leaf_size", "max_trees", "tol", "min_fall", "target_accuracy"]
+)
+def test_none_is_no_number(name):
+    refuses(TypeError, f"{name} must be an? (integer|number), got None", **{name: None})
+
+
+def test_target_accuracy():
+    refuses(ValueError, "target_accuracy must be at most 1, got 1.5", target_accuracy=1.5)
+
+
+@pytest.mark.parametrize("name", ["tol", "min_fall", "max_time", "target_accuracy"])
+def test_numbers(name):
+    refuses(ValueError, f"{name} must be at least 0, got -0.1", **{name: -0.1})
+    refuses(ValueError, f"{name} must be at least 0, got nan", **{name: np.nan})
+    for value in ("0.1", True, 1j):
+        refuses(TypeError, f"{name} must be a number, got {value!r}", **{name: value})
+
+
+@pytest.mark.parametrize("name", ["adaptive", "extrapolate"])
+@pytest.mark.parametrize("value", ["no", None, 2])
+def test_truth_values(name, value):
+    refuses(TypeError, f"{name} must be True or False, got {value!r}", **{name: value})
+
+
+def test_n_jobs():
+    refuses(ValueError, "n_jobs must not be 0", n_jobs=0)
+    refuses(TypeError, "n_jobs must be an integer, got 1.5", n_jobs=1.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [("neighborhoods", "'fresh', 'kept'"), ("rule", "'hartigan', 'lloyd'"), ("init", "'tree', 'random'")],
+)
+def test_words(name, allowed):
+    refuses(ValueError, f"{name} must be one of {allowed}, got 'k-means'", **{name: "k-means"})
+
+
+@pytest.mark.parametrize("name", ["neighborhoods", "rule"])
+def test_an_array_is_no_word(name):
+    refuses((TypeError, ValueError), f"{name} must be one of .*, got array", **{name: np.ones(2)})
+
+
+def test_callback_random_state_and_verbose():
+    refuses(TypeError, "callback must be callable, got 3", callback=3)
+    refuses((TypeError, ValueError), "random_state must be .*, got 'seed'", random_state="seed")
+    refuses((TypeError, ValueError), "random_state must be .*, got -1", random_state=-1)
+    refuses((TypeError, ValueError), "verbose must be .*, got 'yes'", verbose="yes")
+
+
+# -- starts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("init", "error", "match"),
+    [
+        (
+            X[:3],
+            ValueError,
+            r"init given as centres must have shape \(n_clusters, n_features\) = \(4, 3\), got \(3, 3\)",
+        ),
+        (X[:4, :2], ValueError, r"init given as centres must have shape .* = \(4, 3\), got \(4, 2\)"),
+        (X[:4][np.newaxis], ValueError, r"init given as centres must have shape .*, got \(1, 4, 3\)"),
+        (with_value(np.nan)[5:9], ValueError, "init given as centres must hold finite numbers only"),
+        (X[:4].astype(complex), ValueError, "init given as centres must hold finite numbers only"),
+        (X[:4].astype(str), ValueError, "init given as centres must hold finite numbers only"),
+        (np.zeros(19, int), ValueError, r"init given as labels must have shape \(20,\), one per row, got \(19,\)"),
+        (np.zeros(20), TypeError, "init given as labels must hold integers, got float64"),
+        (np.arange(20), ValueError, r"init given as labels must lie in 0\.\.3, got values in 0\.\.19"),
+        (np.full(20, -1), ValueError, r"init given as labels must lie in 0\.\.3, got values in -1\.\.-1"),
+        (None, (TypeError, ValueError), "init .*got"),
+        (7, (TypeError, ValueError), "init .*got"),
+    ],
+    ids=str.split("few narrow cube nan complex text short floats large negative none number"),
+)
+def test_starts(init, error, match):
+    refuses(error, match, init=init)
+
+
+def test_centers_whose_squares_overflow():
+    refuses(ValueError, "init given as centres must", np.float32(X), init=X[:4] * 1e30)
+    refuses(ValueError, "init given as centres must", np.float32(X), init=X[:4] * 1e300)
+    refuses(ValueError, "init given as centres must", init=X[:4] * 1e200)

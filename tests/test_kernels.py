@@ -1,0 +1,480 @@
+"""Every kernel against its twin, on inputs so small that they run with the JIT off and with bounds checks on."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given
+from hypothesis import strategies as st
+
+from closure_kmeans import _kernels
+from closure_kmeans.clusters import Clusters
+from closure_kmeans.datasets import load_sift
+from closure_kmeans.partition import RandomPartition
+from closure_kmeans.points import Points, precision
+from closure_kmeans.quantizer import Cells
+
+pytestmark = pytest.mark.kernels
+
+every_dtype = pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.uint8, np.int8])
+both_precisions = pytest.mark.parametrize("dtype", [np.float64, np.float32])
+
+
+def make_points(rng, dtype, n=60, d=5, weighted=False):
+    X = rng.normal(0, 40, (n, d)).clip(-128, 127) + 128 * (dtype == np.uint8)
+    X = X.astype(dtype)
+    mean = X.mean(axis=0, dtype=precision(dtype))
+    norms = ((X - mean) ** 2).sum(axis=1)
+    weights = rng.choice([0.3, 1.0, 2.5], n) if weighted else np.array([1.5])
+    rows = X.view(np.uint16) if dtype == np.float16 else X
+    return Points(rows, mean, norms, weights, rows, mean)
+
+
+def numbers(points):
+    """Shifted rows and the weight of each, in double precision."""
+    return reference.widen(points.rows) - points.mean, np.broadcast_to(points.weights, len(points.rows))
+
+
+def make_labels(rng, n, k):
+    """Random labels; every cluster has points and the last one only one."""
+    return rng.permutation(np.concatenate([np.arange(k), rng.integers(k - 1, size=n - k)])).astype(np.int32)
+
+
+def make_clusters(points, labels, k):
+    X, weights = numbers(points)
+    centers, sizes, errors = reference.update_clusters(X, weights, labels, np.zeros((k, X.shape[1])))
+    centers = centers.astype(points.mean.dtype)
+    return Clusters(centers, (centers**2).sum(axis=1), sizes, errors)
+
+
+def make_partition(rng, n, n_leaves):
+    """Leaves of any size, the first of one point."""
+    cuts = np.sort(rng.choice(np.arange(2, n), n_leaves - 2, replace=False))
+    return RandomPartition(rng.permutation(n).astype(np.int32), np.concatenate([[0, 1], cuts, [n]]).astype(np.int64))
+
+
+def assert_close(actual, expected, dtype, scale=1.0):
+    """Equal but for some units in the last place of the largest value."""
+    eps = np.finfo(precision(dtype)).eps
+    np.testing.assert_allclose(actual, expected, rtol=100 * eps, atol=100 * eps * scale)
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_widen_every_finite_float16():
+    bits = np.arange(2**16).astype(np.uint16)
+    bits = bits[np.isfinite(bits.view(np.float16))].reshape(1, -1)
+    out = np.empty(bits.shape, np.float32)
+    _kernels.load_row(bits, 0, np.zeros_like(out[0]), out, 0)
+    np.testing.assert_array_equal(out, reference.widen(bits))
+    assert _kernels.widen(np.uint16(0x8001)) == -(2.0**-24)
+
+
+@every_dtype
+def test_load_row(dtype):
+    points = make_points(np.random.default_rng(0), dtype)
+    out = np.zeros((3, 5), points.mean.dtype)
+    _kernels.load_row(points.rows, 7, points.mean, out, 1)
+    assert_close(out[1], reference.load_row(points.rows, 7, points.mean), dtype, 100)
+    assert not out[[0, 2]].any()
+
+
+# -- random partition trees ------------------------------------------------------------------------------------------
+
+
+def test_sample_rows_reads_the_draws_from_a_place_of_its_own():
+    rng = np.random.default_rng(0)
+    points = make_points(rng, np.float64)
+    node, draws = rng.permutation(60)[:20], np.append(rng.random(10), [0.0, np.nextafter(1, 0)])
+    for place in (0, 8, 31):
+        sample = np.empty((6, 5))
+        _kernels.sample_rows(points.rows, points.mean, node, draws, place, sample)
+        expected = reference.sample_rows(points.rows, points.mean, node, draws, place, 6)
+        np.testing.assert_array_equal(sample, expected)
+
+
+@both_precisions
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (8, 5), (32, 16)])
+def test_principal_direction_is_that_of_the_power_iteration(dtype, shape):
+    sample = np.random.default_rng(0).normal(3, 1, shape).astype(dtype)
+    expected = reference.power_direction(sample.astype(np.float64), _kernels.POWER_STEPS)
+    direction, products = np.empty(shape[1], dtype), np.empty(shape[0], dtype)
+    _kernels.principal_direction(sample, direction, products)
+    assert_close(direction, expected, dtype, np.abs(expected).max())
+
+
+def test_principal_direction_of_equal_rows_is_zero():
+    direction, products = np.ones(3), np.empty(4)
+    _kernels.principal_direction(np.full((4, 3), 7.0), direction, products)
+    np.testing.assert_array_equal(direction, 0)
+
+
+def nodes_to_split():
+    """Nodes of 128 points: without structure, long in some dimensions, and real."""
+    rng = np.random.default_rng(0)
+    for _ in range(15):
+        yield rng.normal(size=(128, 16))
+        yield rng.normal(size=(128, 16)) / np.arange(1, 17)
+    X = load_sift().astype(np.float64)
+    for row in range(15):
+        nearest = np.argsort(((X[:4000] - X[row]) ** 2).sum(axis=1))[:128]
+        axes = np.linalg.eigh(np.cov(X[nearest].T))[1][:, -16:]
+        yield X[nearest] @ axes
+
+
+def test_power_iteration_is_as_good_as_lanczos():
+    """The kernel's direction holds nearly the variance of the converged one, and halves a node as well."""
+    rng = np.random.default_rng(0)
+    variances, distortions = [], []
+    for node in nodes_to_split():
+        sample = node[rng.integers(len(node), size=32)]
+        power, products = np.empty(16), np.empty(32)
+        _kernels.principal_direction(sample.copy(), power, products)
+        lanczos, anything = reference.principal_direction(sample), rng.normal(size=16)
+        directions = [direction / np.linalg.norm(direction) for direction in (power, lanczos, anything)]
+        halves = [np.argsort(np.argsort(node @ direction)) // 64 for direction in directions]
+        variances.append([(sample @ direction).var() for direction in directions])
+        distortions.append([reference.inertia(node, half) for half in halves])
+    variance = np.array(variances) / np.array(variances)[:, [1]]
+    assert variance.max() <= 1 + 1e-9
+    assert variance[:, 0].mean() > 0.9
+    distortion = np.mean(np.array(distortions) / np.array(distortions)[:, [1]], axis=0)
+    assert distortion[0] < 1.01 < 1.05 < distortion[2]
+
+
+@every_dtype
+def test_project(dtype):
+    rng = np.random.default_rng(0)
+    points = make_points(rng, dtype)
+    node, direction = rng.permutation(60)[:20], rng.normal(size=5).astype(points.mean.dtype)
+    values = np.empty(20, points.mean.dtype)
+    _kernels.project(points.rows, points.mean, node, direction, values)
+    assert_close(values, reference.project(points.rows, points.mean, node, direction), dtype, 100)
+
+
+@given(st.lists(st.integers(-3, 3) | st.floats(-9, 9), min_size=1, max_size=40), st.data())
+def test_select_rank(values, data):
+    rank = data.draw(st.integers(0, len(values) - 1))
+    values = np.array(values, np.float64)
+    assert _kernels.select_rank(values.copy(), np.empty_like(values), rank) == reference.select_rank(values, rank)
+
+
+@pytest.mark.parametrize("values", [np.arange(200.0), -np.arange(200.0), np.zeros(200), np.arange(200.0) % 3])
+def test_select_rank_of_orderly_values(values):
+    for rank in (0, 1, 99, 100, 198, 199):
+        assert _kernels.select_rank(values.copy(), np.empty_like(values), rank) == reference.select_rank(values, rank)
+
+
+@given(st.tuples(*[st.integers(-2, 2)] * 3))
+def test_median(values):
+    assert _kernels.median(*values) == reference.median(*values)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.data())
+def test_split_stably(values, data):
+    n_left = data.draw(st.integers(0, len(values) - 1))
+    values = np.array(values, np.float64)
+    node = np.arange(100, 100 + len(values), dtype=np.int32)
+    expected = reference.split_stably(node, values, n_left)
+    _kernels.split_stably(node, values, np.sort(values)[n_left], n_left, np.empty_like(node))
+    np.testing.assert_array_equal(node, expected)
+
+
+@every_dtype
+@pytest.mark.parametrize("max_depth", [1, 64])
+def test_grow_nodes(dtype, max_depth):
+    rng = np.random.default_rng(0)
+    points = make_points(rng, dtype)
+    starts = np.array([0, 6, 15, 16, 24, 33, 41, 50, 60])
+    nodes = np.array([0, 3, 7, 8])
+    draws = rng.random(50)
+    members = rng.permutation(60).astype(np.int32)
+    expected = members.copy()
+    for low, high in pairwise(nodes):
+        reference.grow_node(
+            points.rows, points.mean, expected, starts, low, high, draws, 9, _kernels.POWER_STEPS, max_depth
+        )
+    for first, last in ((2, 3), (0, 2)):
+        _kernels.grow_nodes(points.rows, points.mean, members, starts, nodes, draws, 9, max_depth, first, last)
+    np.testing.assert_array_equal(members, expected)
+
+
+# -- assignment ------------------------------------------------------------------------------------------------------
+
+
+def assign(points, clusters, labels, partitions, hartigan, n_blocks=2):
+    """The kernel over all leaves of all partitions, some leaves at a time, the last ones first."""
+    new_labels = labels.copy()
+    scores = np.full(len(labels), np.inf, points.mean.dtype)
+    n_pairs = 0
+    for partition in partitions:
+        cuts = np.linspace(0, len(partition.starts) - 1, n_blocks + 1).astype(int)
+        for first, last in reversed(list(pairwise(cuts))):
+            n_pairs += _kernels.assign_leaves(
+                points, clusters, labels, partition, hartigan, new_labels, scores, first, last
+            )
+    return new_labels, scores, n_pairs
+
+
+@every_dtype
+@pytest.mark.parametrize("hartigan", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_trees", [1, 3])
+def test_leaf_by_leaf_is_closure_by_closure(dtype, hartigan, weighted, n_trees):
+    """The "equivalent way" of section 3.4, for one and for several partitions united."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        points = make_points(rng, dtype, weighted=weighted)
+        labels = make_labels(rng, 60, 9)
+        clusters = make_clusters(points, labels, 9)
+        partitions = [make_partition(rng, 60, 8) for _ in range(n_trees)]
+        new_labels, scores, n_pairs = assign(points, clusters, labels, partitions, hartigan)
+
+        X, weights = numbers(points)
+        costs = reference.move_costs(X, weights, clusters.centers, clusters.sizes, labels, hartigan)
+        expected_labels, expected_scores = reference.assign_by_closures(costs, labels, partitions)
+        np.testing.assert_array_equal(new_labels, expected_labels)
+        assert 0 < np.count_nonzero(new_labels != labels) < 60
+        assert_close(scores, expected_scores, dtype, points.norms.max())
+        leaves = [leaf for members, starts in partitions for leaf in np.split(members, starts[1:-1])]
+        assert n_pairs == sum(len(leaf) * len(np.unique(labels[leaf])) for leaf in leaves)
+
+
+def test_a_leaf_of_any_size():
+    """One that is multiplied with its centres in several goes."""
+    rng = np.random.default_rng(0)
+    n = 2 * _kernels.LEAF_ROWS + 5
+    points = make_points(rng, np.float64, n=n, d=1, weighted=True)
+    labels = make_labels(rng, n, 4)
+    clusters = make_clusters(points, labels, 4)
+    partition = RandomPartition(np.arange(n, dtype=np.int32), np.array([0, n]))
+    new_labels, _, n_pairs = assign(points, clusters, labels, [partition], True, n_blocks=1)
+    costs = reference.move_costs(*numbers(points), clusters.centers, clusters.sizes, labels, True)
+    np.testing.assert_array_equal(new_labels, costs.argmin(axis=1))
+    assert n_pairs == 4 * n
+
+
+def test_list_candidates():
+    labels, leaf = np.array([3, 1, 4, 1, 5, 3], np.int32), np.array([5, 0, 3, 1, 2], np.int32)
+    slots, candidates = np.full(6, -1, np.int32), np.empty(5, np.int32)
+    n_candidates = _kernels.list_candidates(labels, leaf, slots, candidates)
+    assert list(candidates[:n_candidates]) == reference.list_candidates(labels, leaf) == [3, 1, 4]
+    assert slots.tolist() == [-1, 1, -1, 0, 2, -1]
+
+
+@pytest.mark.parametrize("hartigan", [False, True])
+def test_assignment_does_not_depend_on_the_blocks(hartigan):
+    rng = np.random.default_rng(0)
+    points = make_points(rng, np.float32, weighted=True)
+    labels = make_labels(rng, 60, 9)
+    clusters = make_clusters(points, labels, 9)
+    partitions = [make_partition(rng, 60, 8), make_partition(rng, 60, 15)]
+    once = assign(points, clusters, labels, partitions, hartigan, n_blocks=1)
+    for n_blocks in (2, 3, 8):
+        for ours, theirs in zip(assign(points, clusters, labels, partitions, hartigan, n_blocks), once, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_hartigan_costs_are_changes_of_the_distortion():
+    rng = np.random.default_rng(0)
+    points = make_points(rng, np.float64, n=20, weighted=True)
+    X, weights = numbers(points)
+    labels = make_labels(rng, 20, 4)
+    clusters = make_clusters(points, labels, 4)
+    costs = reference.move_costs(X, weights, clusters.centers, clusters.sizes, labels, hartigan=True)
+    before = reference.inertia(X, labels, weights)
+    for i, own in enumerate(labels):
+        for j in set(range(4)) - {own}:
+            moved = labels.copy()
+            moved[i] = j
+            if (labels == own).sum() > 1:
+                change = reference.inertia(X, moved, weights) - before
+                assert weights[i] * (costs[i, j] - costs[i, own]) == pytest.approx(change)
+
+
+def leaf_on_a_line(positions, labels, centers, sizes, dtype, weights=(1.0,)):
+    """The new labels of points on a line that share a leaf."""
+    rows = np.array(positions, dtype)[:, np.newaxis]
+    centers = np.array(centers, dtype)[:, np.newaxis]
+    points = Points(rows, np.zeros(1, dtype), rows[:, 0] ** 2, np.array(weights), rows, np.zeros(1, dtype))
+    clusters = Clusters(centers, centers[:, 0] ** 2, np.array(sizes, np.float64), np.zeros(len(sizes)))
+    partition = RandomPartition(np.arange(len(rows), dtype=np.int32), np.array([0, len(rows)]))
+    hartigan = [assign(points, clusters, np.array(labels, np.int32), [partition], rule, 1)[0] for rule in (False, True)]
+    return [list(map(int, new_labels)) for new_labels in hartigan]
+
+
+@both_precisions
+def test_a_point_half_way_stays_where_it_is(dtype):
+    lloyd, _ = leaf_on_a_line([0, 1, 1, 2], [0, 0, 1, 1], [0, 2], [2, 2], dtype)
+    assert lloyd == [0, 0, 1, 1]
+
+
+@both_precisions
+def test_hartigan_moves_a_point_that_lloyd_leaves(dtype):
+    """4 is nearer to the centre 2 of {0, 4} than to 7, but {0}, {4, 6, 8} is better than {0, 4}, {6, 8}."""
+    lloyd, hartigan = leaf_on_a_line([0, 4, 6, 8], [0, 0, 1, 1], [2, 7], [2, 2], dtype)
+    assert lloyd == [0, 0, 1, 1]
+    assert hartigan == [0, 1, 1, 1]
+
+
+@both_precisions
+def test_the_last_point_of_a_cluster_never_leaves_it(dtype):
+    """By Hartigan's rule, though its centre is far away, whatever rounding does to its weight."""
+    for weight in (0.1, 0.2, 0.3, 0.7, 1.0, 1e-30, 1e30):
+        for weights in ([weight], [weight] * 3):
+            _, hartigan = leaf_on_a_line([0, 1, 2], [0, 1, 1], [9, 0], [weight, 2 * weight], dtype, weights)
+            assert hartigan[0] == 0
+
+
+@both_precisions
+def test_hartigan_does_not_depend_on_the_unit_of_the_weights(dtype):
+    positions, labels, centers = [0, 4, 6, 8], [0, 0, 1, 1], [2, 7]
+    for unit in (2.0**-200, 1.0, 2.0**200):
+        for weights in ([unit], [unit] * 4, [unit, unit, unit, 2 * unit]):
+            sizes = np.bincount(labels, np.broadcast_to(weights, 4))
+            _, hartigan = leaf_on_a_line(positions, labels, centers, sizes, dtype, weights)
+            assert hartigan == [0, 1, 1, 1]
+
+
+def search(rows, centers):
+    labels, distances = np.empty(len(rows), np.int32), np.empty(len(rows))
+    norms = (centers**2).sum(axis=1)
+    for first, last in ((len(rows) // 3, len(rows)), (0, len(rows) // 3)):
+        _kernels.search_nearest(rows, centers, norms, labels, distances, first, last)
+    return labels, distances
+
+
+@both_precisions
+@pytest.mark.parametrize(("n", "k", "d"), [(1, 1, 1), (300, 3, 4), (30, 600, 2), (270, 520, 1)])
+def test_search_nearest(dtype, n, k, d):
+    """In one product and in several."""
+    rng = np.random.default_rng(0)
+    rows, centers = rng.normal(size=(n, d)).astype(dtype), rng.normal(size=(k, d)).astype(dtype)
+    labels, distances = search(rows, centers)
+    expected_labels, expected_distances = reference.search_nearest(rows, centers)
+    np.testing.assert_array_equal(labels, expected_labels)
+    np.testing.assert_allclose(distances, expected_distances, rtol=1e-12)
+
+
+@both_precisions
+def test_search_takes_the_first_of_equally_near_centers(dtype):
+    grid = np.stack(np.meshgrid(np.arange(5), np.arange(5)), axis=-1).reshape(-1, 2).astype(dtype)
+    centers = np.concatenate([grid[::3], grid[::-4]])
+    labels, _ = search(grid, centers)
+    np.testing.assert_array_equal(labels, reference.search_nearest(grid, centers)[0])
+    assert [_kernels.search_row(row, centers) for row in grid] == list(labels)
+
+
+def test_search_is_exact_where_products_are_not():
+    """Centres so close together, and so far away, that products cannot tell them apart."""
+    rng = np.random.default_rng(0)
+    centers = (1000 + rng.normal(scale=1e-3, size=(20, 30))).astype(np.float32)
+    rows = (1000 + rng.normal(size=(40, 30))).astype(np.float32)
+    expected, _ = reference.search_nearest(rows, centers)
+    products = (centers**2).sum(axis=1) - 2 * rows @ centers.T
+    assert (products.argmin(axis=1) != expected).any()
+    np.testing.assert_array_equal(search(rows, centers)[0], expected)
+
+
+def test_squared_distance():
+    a, b = np.array([1e4, 3], np.float32), np.array([1e4 + 1, 1], np.float32)
+    assert _kernels.squared_distance(a, b) == 5
+
+
+# -- search among cells of centres -----------------------------------------------------------------------------------
+
+
+def choose(row, middles, scores, slack, n_probes):
+    chosen = np.full(n_probes, -1, np.int32)
+    _kernels.choose_cells(row, middles, scores, slack, np.empty_like(scores), np.empty_like(scores), chosen)
+    return sorted(chosen)
+
+
+@given(st.integers(0, 9999), st.integers(1, 30), st.sampled_from([1, 100, 2000]), st.data())
+def test_choose_cells_where_rounding_could_decide(seed, n_cells, offset, data):
+    """Whole numbers have many equals; far from the origin, scores are rounded to multiples of the slack's size."""
+    n_probes = data.draw(st.integers(1, n_cells), "n_probes")
+    rng = np.random.default_rng(seed)
+    row, middles = (offset + rng.integers(0, 3, shape).astype(np.float32) for shape in (2, (n_cells, 2)))
+    norms = (middles**2).sum(axis=1)
+    slack = np.float32(_kernels.SLACK * np.finfo(np.float32).eps) * (norms.max() + (row**2).sum())
+    scores = norms - 2 * middles @ row + rng.uniform(-0.4, 0.4, n_cells).astype(np.float32) * slack
+    assert choose(row, middles, scores, slack, n_probes) == sorted(reference.choose_cells(row, middles, n_probes))
+
+
+def test_choose_cells_at_the_edge_of_the_slack():
+    """The threshold less the slack, rounded, is the score of the first twenty."""
+    scores, slack = np.repeat(np.float32([1e6 - 0.125, 1e6, 2e6]), [20, 1, 9]), np.float32(0.1)
+    assert scores[0] == scores[20] - slack
+    assert choose(np.zeros(1, np.float32), np.sqrt(scores)[:, np.newaxis], scores, slack, 21) == list(range(21))
+
+
+def make_cells(rng, dtype, k=40, n_cells=7, d=3, whole=False, scale=1):
+    centers = (rng.integers(0, 4, (k, d)) if whole else rng.normal(0, scale, (k, d))).astype(dtype)
+    labels = make_labels(rng, k, n_cells)
+    members, starts = _kernels.group_by_label(labels, n_cells)
+    middles = np.array([centers[labels == cell].mean(axis=0) for cell in range(n_cells)], dtype)
+    centers = centers[members]
+    norms = [(array**2).sum(axis=1) for array in (centers, middles)]
+    return Cells(np.zeros(d, dtype), centers, norms[0], members, starts, middles, norms[1])
+
+
+@both_precisions
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("n_probes", [1, 3, 7])
+def test_search_cells(dtype, whole, n_probes):
+    rng = np.random.default_rng(0)
+    cells = make_cells(rng, dtype, whole=whole)
+    rows = (rng.integers(0, 4, (270, 3)) if whole else rng.normal(size=(270, 3))).astype(dtype)
+    labels, distances = np.empty(270, np.int32), np.empty(270)
+    for first, last in ((269, 270), (3, 269), (0, 3)):
+        _kernels.search_cells(rows, cells, n_probes, labels, distances, first, last)
+    expected_labels, expected_distances = reference.search_cells(rows, cells, n_probes)
+    np.testing.assert_array_equal(labels, expected_labels)
+    np.testing.assert_allclose(distances, expected_distances, rtol=1e-12)
+
+
+@pytest.mark.parametrize("value", [3e38, -3e38])
+def test_search_cells_where_products_overflow(value):
+    cells = make_cells(np.random.default_rng(0), np.float32, scale=1000)
+    rows = np.full((5, 3), value, np.float32)
+    labels, distances = np.empty(5, np.int32), np.empty(5)
+    with np.errstate(over="ignore", invalid="ignore"):  # they are raised with the JIT off only
+        _kernels.search_cells(rows, cells, 2, labels, distances, 0, 5)
+    np.testing.assert_array_equal(labels, reference.search_cells(rows, cells, 2)[0])
+
+
+# -- update ----------------------------------------------------------------------------------------------------------
+
+
+def test_group_by_label():
+    for labels in ([2, 0, 2, 5, 0, 2], [0], [5, 5, 5]):
+        members, starts = _kernels.group_by_label(np.array(labels, np.int32), 6)
+        expected_members, expected_starts = reference.group_by_label(labels, 6)
+        np.testing.assert_array_equal(members, expected_members)
+        np.testing.assert_array_equal(starts, expected_starts)
+        assert members.dtype == np.int32
+        assert starts.dtype == np.int64
+
+
+@every_dtype
+@pytest.mark.parametrize("weighted", [False, True])
+def test_update_clusters(dtype, weighted):
+    """Cluster 3 is empty and keeps its centre; cluster 9 has one point and no error."""
+    rng = np.random.default_rng(0)
+    points = make_points(rng, dtype, weighted=weighted)
+    labels = make_labels(rng, 60, 10)
+    labels[labels == 3] = 4
+    old = np.full((10, 5), 7, points.mean.dtype)
+    clusters = Clusters(old.copy(), (old**2).sum(axis=1), np.zeros(10), np.zeros(10))
+    for first, last in ((6, 10), (0, 6)):
+        _kernels.update_clusters(points, *_kernels.group_by_label(labels, 10), clusters, first, last)
+
+    centers, sizes, errors = reference.update_clusters(*numbers(points), labels, old)
+    assert_close(clusters.centers, centers, dtype, 100)
+    assert_close(clusters.norms, (centers**2).sum(axis=1), dtype, 100)
+    assert_close(clusters.sizes, sizes, np.float64)
+    assert_close(clusters.errors, errors, dtype, points.norms.max())
+    assert clusters.errors[[3, 9]] == pytest.approx([0, 0], abs=1e-3)

@@ -1,0 +1,91 @@
+"""Prediction where the centres are many, and looked for in cells."""
+
+import pickle
+
+import numpy as np
+import pytest
+import reference
+
+from closure_kmeans import ClosureKMeans, estimator, quantizer
+from closure_kmeans._parallel import Threads
+from closure_kmeans.datasets import load_sift
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return ClosureKMeans(800, random_state=0, max_iter=5).fit(load_sift()[:8000])
+
+
+@pytest.fixture
+def many_centers(monkeypatch):
+    """What counts as many, so that 800 are."""
+    for module in (estimator, quantizer):
+        monkeypatch.setattr(module, "MANY_CENTERS", 500)
+
+
+@pytest.mark.usefixtures("many_centers")
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32, np.float64])
+def test_nearly_all_rows_find_their_nearest_center(fitted, dtype):
+    rows = load_sift()[10_000:11_000].astype(dtype)
+    nearest, distances = reference.search_nearest(rows, fitted.cluster_centers_)
+    assert np.mean(fitted.predict(rows) == nearest) > 0.98
+    np.testing.assert_array_equal(fitted.predict(rows, exact=True), nearest)
+    assert -fitted.score(rows) == pytest.approx(distances.sum(), rel=1e-3)
+
+
+@pytest.mark.usefixtures("many_centers")
+def test_not_all_centers_are_looked_at(fitted):
+    rows = load_sift()[10_000:10_100]
+    fitted.predict(rows)
+    (some,) = (quantizer for dtype, quantizer in fitted._quantizers.items() if dtype == np.float32)
+    assert some.n_probes < (len(some.cells.starts) - 1) / 3
+    np.testing.assert_array_equal(np.sort(some.cells.ids), np.arange(800))
+
+
+@pytest.mark.usefixtures("many_centers")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_label_is_a_function_of_the_row(fitted, dtype):
+    rows = load_sift()[10_000:10_600].astype(dtype)
+    labels = fitted.predict(rows)
+    for batch in (1, 7, 300):
+        parts = [fitted.predict(rows[first : first + batch]) for first in range(0, len(rows), batch)]
+        np.testing.assert_array_equal(np.concatenate(parts), labels)
+    np.testing.assert_array_equal(fitted.predict(rows[::-1]), labels[::-1])
+    copy = pickle.loads(pickle.dumps(fitted)).set_params(n_jobs=3)
+    np.testing.assert_array_equal(copy.predict(rows), labels)
+
+
+@pytest.mark.usefixtures("many_centers")
+def test_a_refit_has_new_cells(fitted):
+    X = load_sift()[:3000]
+    model = ClosureKMeans(600, random_state=0, max_iter=2).fit(X[:, :64])
+    model.predict(X[:, :64])
+    nearest, _ = reference.search_nearest(X[:500], model.fit(X).cluster_centers_)
+    assert np.mean(model.predict(X[:500]) == nearest) > 0.98
+
+
+@pytest.mark.usefixtures("many_centers")
+@pytest.mark.parametrize("init", ["random", "centers"])
+def test_a_start_from_many_centers(init):
+    X = load_sift()[:3000]
+    centers = X[:700].astype(np.float64) if init == "centers" else "random"
+    model = ClosureKMeans(700, init=centers, random_state=0, max_iter=2).fit(X)
+    np.testing.assert_array_equal(np.unique(model.labels_), np.arange(700))
+    assert model.inertia_ == pytest.approx(reference.inertia(X, model.labels_), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["equal", "line", "far"])
+def test_cells_of_awkward_centers(kind):
+    rng = np.random.default_rng(0)
+    centers = {
+        "equal": np.ones((300, 3)),
+        "line": rng.normal(size=(300, 1)) * [1.0, 2.0, 3.0],
+        "far": rng.normal(size=(300, 3)) + 1e5,
+    }[kind]
+    rows = centers[rng.integers(300, size=400)] + rng.normal(0, 0.01, (400, 3))
+    mean = centers.mean(axis=0)
+    with Threads(2) as threads:
+        cells = quantizer.build_quantizer(centers - mean, mean, rows, threads)
+        _, distances = quantizer.quantize(rows, cells, threads)
+    _, expected = reference.search_nearest(rows, centers)
+    assert np.mean(distances <= expected * (1 + 1e-6) + 1e-9) > 0.97
