@@ -1,5 +1,7 @@
 """A slow and obvious twin of every kernel, written from the definitions, in double precision."""
 
+from functools import reduce
+
 import numpy as np
 from scipy.sparse.linalg import eigsh
 
@@ -29,14 +31,25 @@ def principal_direction(sample):
     return eigsh(centred.T @ centred, k=1, v0=np.ones(sample.shape[1]))[1][:, 0]
 
 
-def power_direction(sample, n_steps):
-    """An approximation of it: steps of the power iteration, from the row farthest from the mean."""
+def lanczos_direction(sample, n_steps):
+    """An approximation of it: the best direction in the span of a few steps, from the row farthest from the mean."""
     centred = sample - sample.mean(axis=0)
-    direction = centred[(centred**2).sum(axis=1).argmax()]
-    for _ in range(n_steps):
-        if direction.any():
-            direction = centred.T @ (centred @ direction) / (direction @ direction)
-    return direction
+    norms = (centred**2).sum(axis=1)
+    farthest = reduce(lambda far, r: r if norms[r] > norms[far] * (1 + 1e-5) else far, range(len(sample)))
+    start = centred[farthest]
+    if not start.any():
+        return start
+    basis = [start / np.linalg.norm(start)]
+    while len(basis) < n_steps:
+        following = centred.T @ (centred @ basis[-1])
+        for vector in basis:
+            following -= (following @ vector) * vector
+        if np.linalg.norm(following) < 1e-6 * (centred**2).sum():
+            break
+        basis.append(following / np.linalg.norm(following))
+    basis = np.array(basis)
+    weights = np.linalg.eigh((basis @ centred.T) @ (centred @ basis.T))[1][:, -1]
+    return weights @ basis * np.sign(weights[np.abs(weights).argmax()])
 
 
 def project(rows, mean, node, direction):
@@ -65,7 +78,7 @@ def grow_node(rows, mean, members, starts, low, high, draws, sample_size, n_step
     middle = (low + high) // 2
     node = members[starts[low] : starts[high]]
     sample = sample_rows(rows, mean, node, draws, low + high, sample_size)
-    values = project(rows, mean, node, power_direction(sample, n_steps))
+    values = project(rows, mean, node, lanczos_direction(sample, n_steps))
     node[:] = split_stably(node, values, starts[middle] - starts[low])
     for half in ((low, middle), (middle, high)):
         grow_node(rows, mean, members, starts, *half, draws, sample_size, n_steps, max_depth - 1)

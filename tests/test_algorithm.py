@@ -254,13 +254,14 @@ def test_labels_that_leave_clusters_empty_are_refilled(mode, X, data):
 
 @pytest.mark.parametrize("mode", ["default", "paper"])
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
-def test_copies_of_a_row_do_not_use_up_clusters(mode, dtype):
+@pytest.mark.parametrize("init", ["tree", "random"])
+def test_copies_of_a_row_do_not_use_up_clusters(mode, dtype, init):
     """A few rows make up most of the data: no two centres are the same, and Lloyd from random rows is worse."""
     rng = np.random.default_rng(0)
     frequencies = 1 / np.arange(1, 401)
     copies = rng.choice(400, 4000, p=frequencies / frequencies.sum())
     X = load_sift()[np.append(np.arange(400), copies)].astype(dtype)
-    fitted = model(300, mode).fit(X)
+    fitted = model(300, mode, init=init).fit(X)
     assert len(np.unique(fitted.cluster_centers_, axis=0)) == 300
     exact = KMeans(300, init="random", n_init=1, random_state=0).fit(X.astype(np.float32))
     assert fitted.inertia_ < exact.inertia_

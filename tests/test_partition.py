@@ -46,7 +46,7 @@ def test_a_tree_is_that_of_the_recursion(n_leaves):
     members, starts = grow(X, n_leaves, seed=1)
     expected, draws = np.arange(150), np.random.default_rng(1).random(N_DRAWS)
     reference.grow_node(
-        X, X.mean(axis=0), expected, starts, 0, n_leaves, draws, NODE_SAMPLE, _kernels.POWER_STEPS, max_depth=64
+        X, X.mean(axis=0), expected, starts, 0, n_leaves, draws, NODE_SAMPLE, _kernels.LANCZOS_STEPS, max_depth=64
     )
     np.testing.assert_array_equal(members, expected)
 

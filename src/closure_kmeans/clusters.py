@@ -94,6 +94,9 @@ def refill(
 ) -> NDArray[np.int64]:
     """Split the clusters of largest error in two, one for each empty cluster, as far as there are such clusters."""
     divisible = np.flatnonzero(np.diff(starts) > 1)
+    # A cluster of copies is split only if there is no other.
+    in_error = divisible[clusters.errors[divisible] > ROUNDING * clusters.sizes[divisible] * clusters.norms[divisible]]
+    divisible = in_error if len(in_error) > 0 else divisible
     largest_first = divisible[np.argsort(-clusters.errors[divisible], kind="stable")]
     donors = largest_first[: len(empty)]
     filled = empty[: len(donors)]
@@ -104,14 +107,14 @@ def refill(
 
 
 def far_side(points: Points, group: NDArray[np.int32], center: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which of a cluster's points are nearer to the one farthest from the centre than to the centre.
+    """Which of a cluster's points lie on the far side of the centre, towards the point farthest from it.
 
     Copies of a row stay together. If all rows are the same, it is the last of them.
     """
     rows = shifted(as_numbers(points.rows[group]), points.mean) - center
     distances = np.einsum("ij,ij->i", rows, rows)
     farthest = int(distances.argmax())
-    far: NDArray[np.bool_] = rows @ rows[farthest] > distances[farthest] / 2
+    far: NDArray[np.bool_] = rows @ rows[farthest] > 0
     if not far.any() or far.all():
         far = np.arange(len(group)) == len(group) - 1
     return far
