@@ -30,7 +30,7 @@ format: $(VENV)/dev.stamp  ## rewrite the code in our style
 	$(BIN)/ruff format
 
 clean:  ## remove the environment and everything that was generated
-	rm -rf $(VENV) .cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist closure-kmeans-demo.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The package, editable, with the extra that the stamp is named after. pip is that of $(PYTHON), so that

@@ -1,7 +1,9 @@
 """What holds for every run: the theorems of section 3.2, and what the threads and the order of rows may not change."""
 
+import os
 import warnings
 from itertools import count, pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from closure_kmeans.closure import Clustering, assign_by_closures, take_step
 from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.initialize import draw_rows
+from closure_kmeans.metrics import assignment_accuracy
 from closure_kmeans.neighborhoods import LARGEST_LEAF, FreshNeighborhoods, KeptNeighborhoods
 from closure_kmeans.points import arrange_points, grow_leaves
 
@@ -317,7 +320,7 @@ def test_kept_trees_are_grown_once_and_fresh_ones_every_time():
     def grow(leaf_size):
         return next(trees), leaf_size
 
-    fresh = FreshNeighborhoods(grow, leaf_size=8, target_accuracy=0.9)
+    fresh = FreshNeighborhoods(grow, leaf_size=8, n_points=100, target_accuracy=0.9)
     assert [fresh.partitions() for _ in range(3)] == [[(0, 8)], [(1, 8)], [(2, 8)]]
 
     static = KeptNeighborhoods(grow, 8, 2, adaptive=False, min_fall=0.1)
@@ -331,7 +334,7 @@ def test_kept_trees_are_grown_once_and_fresh_ones_every_time():
 
 
 def test_fresh_leaves_double_when_settled_short_of_the_accuracy_wanted():
-    fresh = FreshNeighborhoods(lambda leaf_size: leaf_size, LARGEST_LEAF // 4, target_accuracy=0.9)
+    fresh = FreshNeighborhoods(lambda leaf_size: leaf_size, LARGEST_LEAF // 4, 10**6, target_accuracy=0.9)
     told = [(False, 0.5), (True, None), (True, 0.9), (True, 0.89), (True, 0.0), (True, 0.0)]
     assert [fresh.expand(0.0, *how) for how in told] == [False, False, False, True, True, False]
     assert fresh.partitions() == [LARGEST_LEAF]
@@ -397,3 +400,29 @@ def test_an_error_in_a_block_is_raised_where_the_call_was_made(n_threads):
         with pytest.raises(ZeroDivisionError):
             threads.for_each_block(work, 100, 1)
         assert threads.for_each_block(work, 2, 1) == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0])
+def test_clusters_far_smaller_than_the_spread_of_the_data(scale):
+    """Blobs far apart: single precision suffices if it is spent where the points are."""
+    rng = np.random.default_rng(0)
+    blobs = rng.uniform(-1000, 1000, (8, 2))
+    X = (blobs[rng.integers(8, size=4000)] + scale * rng.random((4000, 2))).astype(np.float32)
+    single = ClosureKMeans(400, random_state=0).fit(X)
+    double = ClosureKMeans(400, random_state=0).fit(X.astype(np.float64))
+    assert single.inertia_ < 1.05 * double.inertia_
+    assert assignment_accuracy(X, single.cluster_centers_, single.labels_) > 0.95
+
+
+@pytest.mark.slow
+def test_one_hundred_thousand_real_rows():
+    """At or below exact Lloyd from random rows, and the paper's mode within 3 % of it."""
+    path = Path(os.environ.get("CLOSURE_KMEANS_DATA", "")) / "caltech101_mser_sift_1m_u8.npy"
+    if not path.is_file():
+        pytest.skip("the folder that CLOSURE_KMEANS_DATA names does not hold the million SIFT descriptors")
+    X = np.load(path, mmap_mode="r")[:100_000]
+    rows = X.astype(np.float32)
+    start = rows[np.random.default_rng(0).choice(len(rows), 1000, replace=False)]
+    lloyd = KMeans(1000, init=start, n_init=1, max_iter=25, tol=0).fit(rows)
+    assert ClosureKMeans(1000, random_state=0).fit(X).inertia_ <= lloyd.inertia_
+    assert ClosureKMeans.paper(1000, random_state=0).fit(X).inertia_ <= 1.03 * lloyd.inertia_

@@ -220,7 +220,11 @@ def test_n_jobs():
 
 @pytest.mark.parametrize(
     ("name", "allowed"),
-    [("neighborhoods", "'fresh', 'kept'"), ("rule", "'hartigan', 'lloyd'"), ("init", "'tree', 'random'")],
+    [
+        ("neighborhoods", "'fresh', 'kept'"),
+        ("rule", "'hartigan', 'lloyd'"),
+        ("init", "'tree', 'random', or an array of centres or labels"),
+    ],
 )
 def test_words(name, allowed):
     refuses(ValueError, f"{name} must be one of {allowed}, got 'k-means'", **{name: "k-means"})

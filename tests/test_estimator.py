@@ -5,6 +5,8 @@ import pickle
 import signal
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -215,6 +217,15 @@ def test_max_time(X):
     assert ClosureKMeans(50, max_time=1e6).fit(X).stopped_by_ == "converged"
 
 
+def test_max_time_does_not_take_the_set_up_for_an_iteration(X, monkeypatch):
+    """The clock shows a set-up of 6 seconds and iterations of one."""
+    times = chain([0.0], count(6.0))
+    monkeypatch.setattr(estimator, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    model = ClosureKMeans(50, max_time=9, tol=0).fit(X)
+    assert [record.seconds for record in model.history_] == [6, 7, 8, 9]
+    assert model.stopped_by_ == "max_time"
+
+
 def test_verbose_shows_progress(X, capsys):
     ClosureKMeans(50, verbose=1, max_iter=2).fit(X)
     assert "distortion" in capsys.readouterr().err
@@ -285,6 +296,17 @@ def test_an_interrupt_before_there_is_a_state_leaves_nothing(X, monkeypatch):
         model.fit(X)
     with pytest.raises(NotFittedError):
         model.predict(X)
+
+
+def test_an_interrupt_while_rows_without_weight_are_labelled_leaves_the_model_as_it_was(X, monkeypatch):
+    model = ClosureKMeans(20, random_state=0).fit(X)
+    before = dict(vars(model))
+    monkeypatch.setattr(estimator, "find_centers", interrupt_after(0, estimator.find_centers))
+    with pytest.raises(KeyboardInterrupt):
+        model.set_params(n_clusters=10).fit(X, sample_weight=np.arange(len(X)) % 2)
+    assert {name: value is before[name] for name, value in vars(model).items() if name.endswith("_")} == dict.fromkeys(
+        [name for name in before if name.endswith("_")], True
+    )
 
 
 # -- new rows --------------------------------------------------------------------------------------------------------

@@ -80,6 +80,5 @@ def test_points_are_the_rows_in_the_order_of_the_tree(dtype, n_axes):
     np.testing.assert_array_equal(reference.widen(points.rows), ordered)
     np.testing.assert_array_equal(points.weights, weights[members])
     np.testing.assert_allclose(points.mean, X.mean(axis=0, dtype=np.float64), atol=0.5)
-    np.testing.assert_allclose(points.norms, ((ordered - points.mean) ** 2).sum(axis=1), rtol=1e-5)
     assert points.coordinates.shape == (200, 2 if n_axes == 2 else 5)
     np.testing.assert_array_equal(starts, np.arange(0, 201, 10))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference
 
-from closure_kmeans import ClosureKMeans, estimator, quantizer
+from closure_kmeans import ClosureKMeans, closure, estimator, quantizer
 from closure_kmeans._parallel import Threads
 from closure_kmeans.datasets import load_sift
 
@@ -89,3 +89,14 @@ def test_cells_of_awkward_centers(kind):
         _, distances = quantizer.quantize(rows, cells, threads)
     _, expected = reference.search_nearest(rows, centers)
     assert np.mean(distances <= expected * (1 + 1e-6) + 1e-9) > 0.97
+
+
+@pytest.mark.usefixtures("many_centers")
+def test_an_interrupt_while_cells_are_built_is_not_lost(fitted, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    model = pickle.loads(pickle.dumps(fitted))
+    monkeypatch.setattr(closure, "take_step", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model.predict(load_sift()[:3])

@@ -1,8 +1,8 @@
 """Every compiled function, and nothing else.
 
-Rules that hold for each of them: serial, the GIL released, a range of rows, leaves or clusters as the last two
-arguments, inputs only read and outputs only written, so that ranges may run in any order and on any number of
-threads. Scratch memory is allocated once per call. Each has a slow, obvious twin in ``tests/reference.py``.
+All are serial and release the GIL. Those that threads call take a range of rows, leaves, nodes or clusters as their
+last two arguments and write nothing that another range reads, so that ranges may run in any order and on any number
+of threads. Each has a slow, obvious twin in ``tests/reference.py``.
 
 ``mean`` is subtracted from every row as it is loaded: it keeps the products of data far from the origin accurate,
 and data of one byte or two per value is widened a row at a time, in the cache, never as a whole.
@@ -123,7 +123,7 @@ def principal_direction(sample: Array, direction: Array, products: Array) -> Non
             product = 0.0
             for t in range(n_features):
                 product += sample[r, t] * basis[step, t]
-            products[r] = product
+            products[r] = product / largest
         for r in range(size):
             for t in range(n_features):
                 direction[t] += products[r] * sample[r, t]
@@ -140,7 +140,7 @@ def principal_direction(sample: Array, direction: Array, products: Array) -> Non
             length += direction[t] * direction[t]
         length = np.sqrt(length)
         # What is left over is rounding: the span holds all there is.
-        if n_steps == LANCZOS_STEPS or length <= SLACK * np.finfo(sample.dtype).eps * size * largest:
+        if n_steps == LANCZOS_STEPS or length <= SLACK * np.finfo(sample.dtype).eps * size:
             break
         scatter[step, n_steps] = scatter[n_steps, step] = length
         for t in range(n_features):
@@ -339,6 +339,7 @@ def assign_leaves(
     leaf_norms = np.empty(n_centers, dtype)
     leaf_sizes = np.empty(n_centers, np.float64)
     leaf_rows = np.empty((n_rows, n_features), dtype)
+    origin = np.empty(n_features, dtype)
     product_memory = np.empty(n_rows * n_centers, dtype)
     norms = np.empty(n_rows, dtype)
     weights = np.full(n_rows, points.weights[0], np.float64)
@@ -349,17 +350,28 @@ def assign_leaves(
     for leaf in range(first, last):
         n_candidates = list_candidates(labels, members[starts[leaf] : starts[leaf + 1]], slots, candidates)
         n_pairs += n_candidates * (starts[leaf + 1] - starts[leaf])
+        # All is taken relative to one of the centres: small clusters far from the mean need it.
+        for t in range(n_features):
+            origin[t] = clusters.centers[candidates[0], t]
         for j in range(n_candidates):
-            leaf_norms[j] = clusters.norms[candidates[j]]
             leaf_sizes[j] = clusters.sizes[candidates[j]]
+            norm = dtype.type(0)
             for t in range(n_features):
-                leaf_centers[j, t] = clusters.centers[candidates[j], t]
+                value = clusters.centers[candidates[j], t] - origin[t]
+                leaf_centers[j, t] = value
+                norm += value * value
+            leaf_norms[j] = norm
         for begin in range(starts[leaf], starts[leaf + 1], LEAF_ROWS):
             size = min(LEAF_ROWS, starts[leaf + 1] - begin)
             for i in range(size):
                 point = members[begin + i]
                 load_row(points.rows, point, points.mean, leaf_rows, i)
-                norms[i] = points.norms[point]
+                norm = dtype.type(0)
+                for t in range(n_features):
+                    value = leaf_rows[i, t] - origin[t]
+                    leaf_rows[i, t] = value
+                    norm += value * value
+                norms[i] = norm
                 if weighted:
                     weights[i] = points.weights[point]
             products = product_memory[: n_candidates * size].reshape(n_candidates, size)

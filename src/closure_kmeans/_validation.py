@@ -90,10 +90,11 @@ def generator(random_state: int | np.random.RandomState | None) -> np.random.Gen
 
 def init(value: str | ArrayLike, n_clusters: int, X: NDArray[Any]) -> str | NDArray[Any]:
     """A start: a name, centres, or labels."""
-    if isinstance(value, str):
-        choice("init", value, ("tree", "random"))
-        return value
     array = np.asarray(value)
+    if array.ndim == 0:
+        if not isinstance(value, str) or value not in ("tree", "random"):
+            raise ValueError(f"init must be one of 'tree', 'random', or an array of centres or labels, got {value!r}")
+        return value
     if array.ndim == 1:
         return labels("init given as labels", array, len(X), n_clusters)
     if array.shape != (n_clusters, X.shape[1]):
@@ -168,21 +169,20 @@ def enough_rows(n_clusters: int, X: NDArray[Any]) -> None:
         raise ValueError(
             f"n_clusters must be at most the number of rows, got n_clusters={n_clusters}, n_samples={len(X)}"
         )
-    hashes = np.empty(0, np.uint64)
-    while True:
-        n_hashed = len(hashes) + max(n_clusters, 1000)
-        hashes = np.concatenate([hashes, hash_rows(X[len(hashes) : n_hashed])])
-        n_distinct = len(np.unique(hashes))
-        if n_distinct >= n_clusters:
+    distinct = np.empty(0, np.uint64)
+    first, n_rows = 0, max(n_clusters, 1000)
+    while first < len(X):
+        distinct = np.union1d(distinct, hash_rows(X[first : first + n_rows]))
+        if len(distinct) >= n_clusters:
             return
-        if len(hashes) == len(X):
-            raise ValueError(
-                f"n_clusters must be at most the number of distinct rows of X, which is {n_distinct}, got {n_clusters}"
-            )
+        first, n_rows = first + n_rows, 2 * n_rows
+    raise ValueError(
+        f"n_clusters must be at most the number of distinct rows of X, which is {len(distinct)}, got {n_clusters}"
+    )
 
 
 def memory(n_clusters: int, X: NDArray[Any], tree_dims: int | None) -> None:
-    """What a fit allocates beyond the input must not exceed what the machine has."""
+    """What a fit allocates beyond the input must not exceed what the machine has: a lower bound of it is compared."""
     width = np.dtype(precision(X.dtype)).itemsize
     n_axes = 0 if tree_dims is None else min(tree_dims, X.shape[1])
     per_point = X.shape[1] * X.dtype.itemsize + 2 * n_axes * width + 40

@@ -73,6 +73,7 @@ def demo(clusters: int, threads: int | None, seed: int, output: Path) -> None:
         click.echo(f"kernels ready in {seconds:.1f} s (compiled on the first run, cached after that)")
         with _progress("cluster closures", ClosureKMeans().max_iter) as advance:
             closures = run_closures(X, clusters, seed=seed, n_threads=threads, on_iteration=advance)
+        click.echo("exact Lloyd runs twice: once on the clock, and once more to record its curve")
         with _progress("exact Lloyd", LLOYD_ITERATIONS) as advance:
             lloyd = run_lloyd(X, clusters, seed=seed, n_threads=threads, on_iteration=advance)
     except ValueError as error:

@@ -39,7 +39,7 @@ class Iteration(NamedTuple):
     inertia: float  # the objective: sum of the squared distances to the centres, never above the one before
     n_active: int  # points that changed their cluster
     n_trees: int  # partitions that were looked at
-    n_candidates: float  # clusters tested for a point, on average
+    n_candidates: float  # clusters tested for a point, on average; one met in two trees counts twice
     accuracy: float | None  # share of a sample of points assigned to their nearest centre, where it was measured
 
 
@@ -91,13 +91,13 @@ def cluster_by_closures(
             partitions = neighborhoods.partitions()
             ahead = extrapolated(before, previous, len(labels)) if extrapolate else before
             step = take_step(points, state, ahead, partitions, hartigan, threads)
-            state = step.state
             previous = before.centers if extrapolate else None
-            fall = 1 - state.clusters.inertia / before.inertia if before.inertia > 0 else 0.0
+            fall = 1 - step.state.clusters.inertia / before.inertia if before.inertia > 0 else 0.0
             settled = step.n_active == 0 or fall < tol
             accuracy = None
             if measure_accuracy is not None and (settled or number % ACCURACY_EVERY == 0 or number == max_iter):
-                accuracy = measure_accuracy(state)
+                accuracy = measure_accuracy(step.state)
+            state = step.state
             reason = on_iteration(number, step, len(partitions), accuracy)
             if reason is not None:
                 return state, reason

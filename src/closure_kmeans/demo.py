@@ -37,8 +37,17 @@ def prepare_kernels(X: NDArray[Any], n_clusters: int, *, seed: int, n_threads: i
     The first two iterations of the very fit that follows call all the kernels that it needs.
     """
     begin = perf_counter()
-    ClosureKMeans(n_clusters=n_clusters, max_iter=2, random_state=seed, n_jobs=n_threads).fit(X)
+    _fit(ClosureKMeans(n_clusters=n_clusters, max_iter=2, random_state=seed, n_jobs=n_threads), X)
     return perf_counter() - begin
+
+
+def _fit(model: ClosureKMeans, X: NDArray[Any]) -> None:
+    """Fit, and do not go on if the user has had enough."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "interrupted", RuntimeWarning)
+        model.fit(X)
+    if model.stopped_by_ == "interrupted":
+        raise KeyboardInterrupt
 
 
 def run_closures(
@@ -58,7 +67,7 @@ def run_closures(
 
     model = ClosureKMeans(n_clusters=n_clusters, random_state=seed, n_jobs=n_threads, callback=record)
     begin = perf_counter()
-    model.fit(X)
+    _fit(model, X)
     return Run("ClosureKMeans", perf_counter() - begin, model.inertia_ / len(X), curve)
 
 

@@ -25,8 +25,8 @@ from closure_kmeans.points import Points, arrange_points, grow_leaves, precision
 from closure_kmeans.quantizer import (
     MANY_CENTERS,
     SAMPLE_ROWS,
-    Quantizer,
     build_quantizer,
+    find_centers,
     nearest_centers,
     quantize,
     sample_accuracy,
@@ -52,7 +52,8 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     tol : float, default=5e-4
         The fit has converged when the distortion falls by less than this part of itself in an iteration.
     max_time : float, default=None
-        Seconds after which no further iteration is begun that would not end in time.
+        Seconds since the call of ``fit`` after which no iteration is begun that would not end in time, judging by the
+        one before. The first is always done.
     target_accuracy : float, default=0.95
         The share of points to be assigned to their nearest centre, between 0 and 1: the one knob between speed and
         quality. When a fit with fresh neighbourhoods has converged and a sample of its points falls short of this,
@@ -181,6 +182,9 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def fit(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> ClosureKMeans:
         """Cluster the rows of X.
 
+        An interrupt (Ctrl-C) ends the fit after the last whole iteration, with a warning and ``stopped_by_`` set to
+        "interrupted"; before the end of the first there is nothing to keep, and it is raised.
+
         Parameters
         ----------
         X : (n, d) array
@@ -195,17 +199,21 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         rows = check_array(X, dtype=check.DTYPES, order="C", ensure_all_finite=False, estimator=self, input_name="X")
         weights = check.sample_weight(sample_weight, rows)
         init = check.init(self.init, self.n_clusters, rows)
+        validate_data(type(self)(), X, skip_check_array=True)  # the names of the features must be in order
         if weights.all():
-            self.labels_ = self._fit(rows, weights, init, began)
+            fitted = self._fit(rows, weights, init, began)
         else:
             some = weights > 0
             check_array(rows[~some], dtype=None, estimator=self, input_name="X")
             init = init[some] if isinstance(init, np.ndarray) and init.ndim == 1 else init
+            fitted = self._fit(rows[some], weights[some], init, began)
             labels = np.empty(len(rows), np.int32)
-            labels[some] = self._fit(rows[some], weights[some], init, began)
-            labels[~some], _ = self._nearest(rows[~some])
-            self.labels_ = labels
-        validate_data(self, X, skip_check_array=True)  # names and number of the features, now that all went well
+            labels[some] = fitted["labels_"]
+            labels[~some] = self._labels_of(rows[~some], fitted)
+            fitted["labels_"] = labels
+        # Only now that all went well.
+        self.__dict__.update(fitted)
+        validate_data(self, X, skip_check_array=True)
         if self.stopped_by_ == "interrupted":
             warnings.warn(
                 f"interrupted: the model is as it was after iteration {self.n_iter_}",
@@ -216,8 +224,8 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
 
     def _fit(
         self, X: NDArray[Any], weights: NDArray[np.float64], init: str | NDArray[Any], began: float
-    ) -> NDArray[np.int32]:
-        """Arrange, start and iterate; the labels in the order of the rows."""
+    ) -> dict[str, Any]:
+        """Arrange, start and iterate: the attributes of the fitted model."""
         check.enough_rows(self.n_clusters, X)
         check.memory(self.n_clusters, X, self.tree_dims)
         rng = check.generator(self.random_state)
@@ -236,21 +244,29 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
                 on_iteration=record,
                 threads=threads,
             )
-        self._sample = X[:: -(-len(X) // SAMPLE_ROWS)].copy()
-        self._quantizers: dict[Any, Quantizer] = {}
-        self.stopped_by_ = stopped_by
-        self.history_ = record.history
-        self.n_iter_ = len(record.history)
-        self.inertia_ = state.clusters.inertia
-        self.cluster_centers_ = state.clusters.centers + points.mean
         labels = np.empty(len(X), np.int32)
         labels[tree.members] = state.labels
-        return labels
+        return {
+            "cluster_centers_": state.clusters.centers + points.mean,
+            "labels_": labels,
+            "inertia_": state.clusters.inertia,
+            "n_iter_": len(record.history),
+            "history_": record.history,
+            "stopped_by_": stopped_by,
+            "_sample": X[:: -(-len(X) // SAMPLE_ROWS)].copy(),
+            "_quantizers": {},
+        }
+
+    def _labels_of(self, rows: NDArray[Any], fitted: dict[str, Any]) -> NDArray[np.int32]:
+        """Labels of rows that took no part in a fit."""
+        mean, centers = _shifted(fitted["cluster_centers_"], rows)
+        with Threads(count_threads(self.n_jobs)) as threads:
+            return find_centers(rows, centers, mean, fitted["_sample"], threads)
 
     def _neighborhoods(self, points: Points, rng: np.random.Generator, threads: Threads) -> Neighborhoods:
         grow = partial(grow_leaves, points, rng, threads)
         if self.neighborhoods == "fresh":
-            return FreshNeighborhoods(grow, self.leaf_size, self.target_accuracy)
+            return FreshNeighborhoods(grow, self.leaf_size, len(points.rows), self.target_accuracy)
         return KeptNeighborhoods(grow, self.leaf_size, self.max_trees, adaptive=self.adaptive, min_fall=self.min_fall)
 
     def predict(self, X: ArrayLike, *, exact: bool | None = None) -> NDArray[np.int32]:
@@ -267,7 +283,7 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """The distances of each row to all centres, as an (n, k) array."""
         rows = self._check(X)
-        mean, centers = self._shifted_centers(rows)
+        mean, centers = _shifted(self.cluster_centers_, rows)
         distances: NDArray[Any] = euclidean_distances(shifted(rows, mean), centers)
         return distances
 
@@ -283,11 +299,11 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             exact = len(self.cluster_centers_) <= MANY_CENTERS
         with Threads(count_threads(self.n_jobs)) as threads:
             if exact:
-                mean, centers = self._shifted_centers(rows)
+                mean, centers = _shifted(self.cluster_centers_, rows)
                 return nearest_centers(rows, centers, mean, threads)
             dtype = precision(rows.dtype)
             if dtype not in self._quantizers:
-                mean, centers = self._shifted_centers(rows)
+                mean, centers = _shifted(self.cluster_centers_, rows)
                 self._quantizers[dtype] = build_quantizer(centers, mean, self._sample, threads)
             return quantize(rows, self._quantizers[dtype], threads)
 
@@ -295,12 +311,6 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         check_is_fitted(self, "cluster_centers_")
         rows: NDArray[Any] = validate_data(self, X, dtype=check.DTYPES, order="C", reset=False)
         return rows
-
-    def _shifted_centers(self, X: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """A point in the midst of the centres, and the centres relative to it, in the precision of X."""
-        centers = self.cluster_centers_.astype(precision(X.dtype))
-        mean = centers.mean(axis=0)
-        return mean, centers - mean
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
@@ -314,6 +324,13 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _shifted(centers: NDArray[Any], X: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A point in the midst of the centres, and the centres relative to it, in the precision of X."""
+    centers = centers.astype(precision(X.dtype))
+    mean = centers.mean(axis=0)
+    return mean, centers - mean
 
 
 class _Recorder:
@@ -331,6 +348,7 @@ class _Recorder:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._bar.total = self._bar.n  # done, be it before the last iteration allowed
         self._bar.close()
 
     def __call__(self, number: int, step: Step, n_trees: int, accuracy: float | None) -> str | None:
@@ -343,7 +361,7 @@ class _Recorder:
             n_candidates=step.n_pairs / self._n_points,
             accuracy=accuracy,
         )
-        before = self.history[-1].seconds if self.history else 0.0
+        before = self.history[-1].seconds if self.history else record.seconds
         self.history.append(record)
         self._bar.set_postfix_str(
             f"distortion {record.inertia / self._n_points:.6g}, moved {record.n_active / self._n_points:.2%}"

@@ -7,9 +7,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import normalized_mutual_info_score
 
 from closure_kmeans import _validation as check
+from closure_kmeans import quantizer
 from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.partition import RandomPartition
-from closure_kmeans.points import rows_per_block, shifted
 from closure_kmeans.quantizer import nearest_centers
 
 
@@ -31,22 +31,18 @@ def distortion(X: ArrayLike, centers: ArrayLike, n_jobs: int | None = None) -> f
 
 def squared_distances(X: ArrayLike, centers: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
     """The squared distance of each row to the centre that its label names."""
-    rows, centers = check.rows_and_centers(X, centers)
-    labels = check.labels("labels", labels, len(rows), len(centers))
-    mean = centers.mean(axis=0)
-    distances = np.empty(len(rows))
-    for first in range(0, len(rows), rows_per_block(rows)):
-        block = slice(first, first + rows_per_block(rows))
-        difference = shifted(rows[block], mean) - (centers - mean)[labels[block]]
-        distances[block] = np.einsum("ij,ij->i", difference, difference)
-    return distances
+    rows, middles = check.rows_and_centers(X, centers)
+    mean = middles.mean(axis=0)
+    return quantizer.squared_distances(
+        rows, middles - mean, mean, check.labels("labels", labels, len(rows), len(middles))
+    )
 
 
 def assignment_accuracy(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, n_jobs: int | None = None) -> float:
     """The share of rows whose label names their true nearest centre (section 4.4); any of several will do."""
-    nearest, distances = exact_labels(X, centers, n_jobs)
+    _, smallest = exact_labels(X, centers, n_jobs)
     own = squared_distances(X, centers, labels)
-    return float(np.mean((nearest == np.asarray(labels)) | (own <= distances)))
+    return float(np.mean(own <= smallest * quantizer.EQUALLY_NEAR))
 
 
 def distance_ratio(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, new_labels: ArrayLike) -> NDArray[np.float64]:
@@ -58,7 +54,8 @@ def distance_ratio(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, new_labe
     new = check.labels("new_labels", new_labels, len(before), len(np.asarray(centers)))
     after = squared_distances(X, centers, new)
     active = np.asarray(labels) != new
-    ratio: NDArray[np.float64] = 1 - np.sqrt(after[active] / before[active])
+    with np.errstate(divide="ignore", invalid="ignore"):  # a point that left a centre it was on
+        ratio: NDArray[np.float64] = 1 - np.sqrt(after[active] / before[active])
     return ratio
 
 

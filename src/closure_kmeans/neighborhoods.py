@@ -37,12 +37,13 @@ class FreshNeighborhoods:
     """One new partition in every iteration.
 
     Once the fit has settled while too many points still miss their nearest centre, the leaves are doubled, up to
-    ``LARGEST_LEAF`` points.
+    ``LARGEST_LEAF`` points or until one holds them all.
     """
 
-    def __init__(self, grow: Grow, leaf_size: int, target_accuracy: float) -> None:
+    def __init__(self, grow: Grow, leaf_size: int, n_points: int, target_accuracy: float) -> None:
         self._grow = grow
         self._leaf_size = leaf_size
+        self._largest = min(n_points, LARGEST_LEAF)
         self._target_accuracy = target_accuracy
 
     def partitions(self) -> list[RandomPartition]:
@@ -52,9 +53,9 @@ class FreshNeighborhoods:
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
         """Double the leaves if they are too small for the accuracy wanted."""
         accurate = accuracy is None or accuracy >= self._target_accuracy
-        if not settled or accurate or 2 * self._leaf_size > LARGEST_LEAF:
+        if not settled or accurate or self._leaf_size >= self._largest:
             return False
-        self._leaf_size *= 2
+        self._leaf_size = min(2 * self._leaf_size, self._largest)
         return True
 
 

@@ -23,7 +23,6 @@ class Points(NamedTuple):
 
     rows: NDArray[Any]  # (n, d) in their own dtype
     mean: NDArray[Any]  # (d,) subtracted wherever a row is read; its dtype is the precision
-    norms: NDArray[Any]  # (n,) squared norms of the shifted rows
     weights: NDArray[Any]  # (n,), or (1,) where all rows weigh the same
     coordinates: NDArray[Any]  # (n, d') what trees are grown over
     origin: NDArray[Any]  # (d',) the mean of the coordinates
@@ -52,13 +51,18 @@ def as_numbers(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def hash_rows(rows: NDArray[Any]) -> NDArray[np.uint64]:
-    """A number for each row, the same for equal rows and another for others: a random linear function of its words."""
+    """A number for each row, the same for equal rows and another for others: a random sum of its mixed words."""
     words_per_value = max(1, rows.dtype.itemsize // 4)
     word = np.dtype(f"u{rows.dtype.itemsize // words_per_value}")
     rng = np.random.default_rng(0)
-    coefficients = rng.integers(2**63, size=rows.shape[1] * words_per_value, dtype=np.uint64) * 2 + 1
-    same_zeros = np.ascontiguousarray(rows) + rows.dtype.type(0)  # -0 and 0 are the same number
-    hashes: NDArray[np.uint64] = same_zeros.view(word).astype(np.uint64) @ coefficients
+    mixer, *coefficients = rng.integers(2**63, size=1 + rows.shape[1] * words_per_value, dtype=np.uint64) * 2 + 1
+    hashes = np.empty(len(rows), np.uint64)
+    for first in range(0, len(rows), rows_per_block(rows)):
+        block = slice(first, first + rows_per_block(rows))
+        same_zeros = np.ascontiguousarray(rows[block]) + rows.dtype.type(0)  # -0 and 0 are the same number
+        words = (same_zeros.view(word).astype(np.uint64) + np.uint64(1)) * mixer
+        words ^= words >> np.uint64(31)
+        hashes[block] = words @ np.array(coefficients)
     return hashes
 
 
@@ -96,13 +100,13 @@ def arrange_points(
             np.dot(block, axes, out=coordinates[first:last])
 
     threads.for_each_block(measure, len(X), rows_per_block(X))
-    check_values(X, norms)
+    check_values(X, 4 * norms)  # as large as a squared distance can be
+    check_weights(weights, norms)
     tree = grow_partition(coordinates, origin, n_cells, rng, threads)
     rows = reorder(stored, tree.members, threads)
     points = Points(
         rows=rows,
         mean=mean,
-        norms=norms[tree.members],
         weights=weights[tree.members] if len(weights) > 1 else weights,
         coordinates=rows if axes is None else reorder(coordinates, tree.members, threads),
         origin=origin,
@@ -126,13 +130,25 @@ def reorder(rows: NDArray[Any], order: NDArray[np.int32], threads: Threads) -> N
     return result
 
 
+def check_weights(weights: NDArray[Any], norms: NDArray[Any]) -> None:
+    """The largest objective there could be must be a finite number."""
+    with np.errstate(over="ignore"):
+        total = np.sum(weights * norms.astype(np.float64))
+    if not np.isfinite(total):
+        raise ValueError(
+            "the squares of the values of X, times sample_weight, must not overflow float64 in sum: "
+            f"the largest square is {norms.max():.6g}, the largest weight {weights.max():.6g}"
+        )
+
+
 def check_values(X: NDArray[Any], derived: NDArray[Any]) -> None:
     """What was computed from the values shows at once whether all are finite, and their squares too."""
     if np.isfinite(derived).all():
         return
-    largest = np.array([np.abs(row).max() for row in X])
-    if not np.isfinite(largest).all():
-        raise ValueError(f"X must not contain NaN or infinity, but row {np.flatnonzero(~np.isfinite(largest))[0]} does")
+    largest = np.array([np.abs(row.astype(derived.dtype)).max() for row in X])
+    finite = np.isfinite(largest)
+    if not finite.all():
+        raise ValueError(f"X must not contain NaN or infinity, but row {np.flatnonzero(~finite)[0]} does")
     row = largest.argmax()
     raise ValueError(
         f"the squares of the values of X must not overflow {derived.dtype}, but row {row} holds {largest[row]:.6g}: "
