@@ -623,8 +623,8 @@ def update_clusters(points: Points, members: Array, starts: Array, clusters: Clu
     """Centre, its squared norm, size and error of the clusters ``first <= cluster < last``.
 
     Sums run over a cluster's points in ascending order, in double precision, whoever computes them. The error is
-    the sum of the squared distances to the centre, as that of the squares less that of the mean. An empty cluster
-    keeps its centre.
+    the sum of the squared distances to the centre, as that of the squares less that of the mean. The
+    centre of an empty cluster is left as it is.
     """
     n_features = points.mean.shape[0]
     weighted = points.weights.shape[0] > 1

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import _kernels
 from closure_kmeans._parallel import Threads
-from closure_kmeans.clusters import Clusters, make_clusters, update
+from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.neighborhoods import Neighborhoods
 from closure_kmeans.partition import RandomPartition
 from closure_kmeans.points import Points
@@ -169,4 +169,4 @@ def extrapolated(clusters: Clusters, previous: NDArray[Any] | None, n_points: in
     centers = clusters.centers - previous
     centers *= np.clip(reach, 0, 1).astype(centers.dtype)[:, np.newaxis]
     centers += clusters.centers
-    return make_clusters(centers)._replace(sizes=clusters.sizes)
+    return clusters._replace(centers=centers)  # the assignment reads nothing else but the sizes

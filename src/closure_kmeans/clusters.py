@@ -30,12 +30,6 @@ class Clusters(NamedTuple):
         return float(self.errors.sum())
 
 
-def make_clusters(centers: NDArray[Any]) -> Clusters:
-    """Clusters that have centres and no members yet."""
-    k = len(centers)
-    return Clusters(centers, np.einsum("ij,ij->i", centers, centers), np.zeros(k), np.zeros(k))
-
-
 def update(points: Points, labels: NDArray[np.int32], n_clusters: int, threads: Threads) -> Clusters:
     """The update step: the mean of every cluster.
 
@@ -43,7 +37,12 @@ def update(points: Points, labels: NDArray[np.int32], n_clusters: int, threads: 
     ``labels`` change accordingly.
     """
     members, starts = _kernels.group_by_label(labels, n_clusters)
-    clusters = make_clusters(np.zeros((n_clusters, points.rows.shape[1]), points.mean.dtype))
+    clusters = Clusters(
+        centers=np.empty((n_clusters, points.rows.shape[1]), points.mean.dtype),
+        norms=np.zeros(n_clusters, points.mean.dtype),
+        sizes=np.zeros(n_clusters),
+        errors=np.zeros(n_clusters),
+    )
     threads.for_each_block(partial(_kernels.update_clusters, points, members, starts, clusters), n_clusters)
     changed = join_copies(points, labels, clusters, members, starts)
     while True:
