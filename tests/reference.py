@@ -91,6 +91,13 @@ def squared_distances(X, centers):
     return ((np.asarray(X, np.float64)[:, np.newaxis] - np.asarray(centers, np.float64)) ** 2).sum(axis=2)
 
 
+def keep_nearest(products, norms, first, best, second, choice):
+    """The two smallest scores of each column, those it had included, and where the smallest is."""
+    scores = norms[first : first + len(products), np.newaxis] - 2 * products
+    ordered = np.sort(np.vstack([best, second, scores]), axis=0)
+    return ordered[0], ordered[1], np.where(scores.min(axis=0) < best, first + scores.argmin(axis=0), choice)
+
+
 def search_nearest(X, centers):
     distances = squared_distances(X, centers)
     return distances.argmin(axis=1), distances.min(axis=1)

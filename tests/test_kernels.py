@@ -342,6 +342,18 @@ def test_hartigan_does_not_depend_on_the_unit_of_the_weights(dtype):
             assert hartigan == [0, 1, 1, 1]
 
 
+@both_precisions
+def test_keep_nearest(dtype):
+    rng = np.random.default_rng(0)
+    products, norms = rng.normal(size=(7, 5)).astype(dtype), rng.random(20).astype(dtype)
+    best, second, choice = np.full(5, -0.5, dtype), np.full(5, 0.5, dtype), np.zeros(5, np.int32)
+    expected = reference.keep_nearest(products, norms, 4, best, second, choice)
+    _kernels.keep_nearest(products, norms, 4, best, second, choice)
+    for actual, wanted in zip((best, second, choice), expected, strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-6)
+    assert 0 < np.count_nonzero(choice) < 5
+
+
 def search(rows, centers):
     labels, distances = np.empty(len(rows), np.int32), np.empty(len(rows))
     norms = (centers**2).sum(axis=1)

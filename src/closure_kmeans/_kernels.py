@@ -429,7 +429,6 @@ def search_nearest(
     A pure function of each row: wherever rounding could decide, it is decided by ``search_row``.
     """
     dtype = centers.dtype
-    two = dtype.type(2)
     slack = dtype.type(SLACK * np.finfo(dtype).eps)
     largest_norm = center_norms.max()
     product_memory = np.empty(SEARCH_ROWS * SEARCH_CENTERS, dtype)
@@ -445,14 +444,7 @@ def search_nearest(
             tile = centers[center : center + SEARCH_CENTERS]
             products = product_memory[: tile.shape[0] * size].reshape(tile.shape[0], size)
             np.dot(tile, block.T, products)
-            for j in range(tile.shape[0]):
-                norm = center_norms[center + j]
-                for i in range(size):
-                    score = norm - two * products[j, i]
-                    second[i] = min(second[i], max(best[i], score))
-                    if score < best[i]:
-                        best[i] = score
-                        choice[i] = center + j
+            keep_nearest(products, center_norms, center, best, second, choice)
         for i in range(size):
             norm = dtype.type(0)
             for t in range(block.shape[1]):
@@ -461,6 +453,23 @@ def search_nearest(
                 choice[i] = search_row(block[i], centers)
             labels[row + i] = choice[i]
             distances[row + i] = squared_distance(block[i], centers[choice[i]])
+
+
+@kernel
+def keep_nearest(products: Array, norms: Array, first: int, best: Array, second: Array, choice: Array) -> None:
+    """Improve the best and second-best score of each column of a product, its rows being the centres from ``first`` on.
+
+    A score is a squared distance less the squared norm of the column's row, which all its scores have in common.
+    """
+    two = products.dtype.type(2)
+    for j in range(products.shape[0]):
+        norm = norms[first + j]
+        for i in range(products.shape[1]):
+            score = norm - two * products[j, i]
+            second[i] = min(second[i], max(best[i], score))
+            if score < best[i]:
+                best[i] = score
+                choice[i] = first + j
 
 
 @kernel
@@ -572,14 +581,7 @@ def search_cells(
                     visiting_rows[i, t] = block[row, t]
             products = product_memory[: (high - low) * size].reshape(high - low, size)
             np.dot(cells.centers[low:high], visiting_rows[:size].T, products)
-            for j in range(high - low):
-                norm = cells.norms[low + j]
-                for i in range(size):
-                    score = norm - two * products[j, i]
-                    visiting_second[i] = min(visiting_second[i], max(visiting_best[i], score))
-                    if score < visiting_best[i]:
-                        visiting_best[i] = score
-                        visiting_choice[i] = low + j
+            keep_nearest(products, cells.norms, low, visiting_best, visiting_second, visiting_choice)
             for i in range(size):
                 best[visitors[i]] = visiting_best[i]
                 second[visitors[i]] = visiting_second[i]
