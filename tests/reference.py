@@ -124,7 +124,7 @@ def search_cells(rows, cells, n_probes):
 def closures(labels, n_clusters, partitions):
     """The closure of each cluster: the union of its points' neighbourhoods, which are leaves united (equation 2)."""
     neighbors = [set() for _ in labels]
-    for members, starts in partitions:
+    for members, starts, _ in partitions:
         for leaf in np.split(members, starts[1:-1]):
             for point in leaf:
                 neighbors[point].update(leaf)

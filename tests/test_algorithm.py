@@ -25,7 +25,8 @@ from closure_kmeans.neighborhoods import LARGEST_LEAF, FreshNeighborhoods, KeptN
 from closure_kmeans.points import arrange_points, grow_leaves
 
 MODES = {
-    "default": {},
+    "default": {"neighborhoods": "fresh"},
+    "all clusters": {"neighborhoods": "all"},
     "paper": ClosureKMeans.paper().get_params(),
     "static": ClosureKMeans.paper(adaptive=False, max_trees=4).get_params(),
     "kept by Hartigan's rule": {"neighborhoods": "kept", "leaf_size": 12, "max_trees": 3},
@@ -115,7 +116,7 @@ def covering(k, **parameters):
     return model(k, "paper", leaf_size=10_000, tol=0, **parameters)
 
 
-@pytest.mark.parametrize("neighborhoods", ["fresh", "kept"])
+@pytest.mark.parametrize("neighborhoods", ["fresh", "kept", "all"])
 @pytest.mark.parametrize("weighted", [False, True])
 @given(seed=st.integers(0, 999), n=st.integers(2, 100), d=st.integers(1, 5), data=st.data())
 def test_covering_closures_give_lloyd(neighborhoods, weighted, seed, n, d, data):
@@ -307,6 +308,13 @@ def test_adaptive_neighborhoods_grow_when_they_are_used_up(min_fall, max_trees):
     assert paper.stopped_by_ == "converged"
     assert paper.history_[-1].n_trees == max_trees
     assert paper.history_[-1].n_active == 0
+
+
+def test_few_clusters_are_all_tested_and_many_are_not():
+    X = load_sift()[:600]
+    few, many = (ClosureKMeans(k, leaf_size=8, random_state=0, max_iter=2).fit(X) for k in (128, 129))
+    assert {(record.n_trees, record.n_candidates) for record in few.history_} == {(0, 128)}
+    assert all(record.n_trees == 1 and record.n_candidates <= 8 for record in many.history_)
 
 
 def test_static_and_fresh_neighborhoods_do_not_grow():

@@ -221,7 +221,7 @@ def test_n_jobs():
 @pytest.mark.parametrize(
     ("name", "allowed"),
     [
-        ("neighborhoods", "'fresh', 'kept'"),
+        ("neighborhoods", "'auto', 'fresh', 'kept', 'all'"),
         ("rule", "'hartigan', 'lloyd'"),
         ("init", "'tree', 'random', or an array of centres or labels"),
     ],

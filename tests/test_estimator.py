@@ -18,7 +18,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from closure_kmeans import ClosureKMeans, Iteration, base, closure
+from closure_kmeans._parallel import Threads
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.points import arrange_points
 
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -121,6 +123,24 @@ def test_narrow_numbers_are_clustered_like_the_same_numbers_in_float32(X, dtype)
     narrow, wide = (ClosureKMeans(50, random_state=0).fit(some) for some in (rows, rows.astype(np.float32)))
     assert narrow.inertia_ == pytest.approx(wide.inertia_, rel=0.01)
     np.testing.assert_array_equal(narrow.predict(rows), narrow.predict(rows.astype(np.float32)))
+
+
+@pytest.mark.parametrize("tree_dims", [16, None])
+def test_bytes_in_float32_are_clustered_as_bytes(X, tree_dims):
+    model = ClosureKMeans(150, tree_dims=tree_dims, random_state=0)
+    narrow, wide = (clone(model).fit(rows) for rows in (X.astype(np.uint8), X))
+    assert same(narrow, wide)
+    assert wide.cluster_centers_.dtype == np.float32
+
+
+@pytest.mark.parametrize("value", [7, 0.5, -1, 256, 1e15])
+def test_float32_is_held_as_bytes_only_if_that_loses_nothing(X, value):
+    rows = np.vstack([X] * 7).astype(np.float32)  # the sample that is looked at first does not hold them all
+    rows[-1, -1] = value
+    with Threads(2) as threads:
+        points, tree = arrange_points(rows, np.ones(1), 10, 16, np.random.default_rng(0), threads)
+    assert points.rows.dtype == (np.uint8 if value == 7 else np.float32)
+    np.testing.assert_array_equal(points.rows, rows[tree.members])
 
 
 def test_lists_and_strided_arrays(X, fitted):

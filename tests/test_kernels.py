@@ -242,7 +242,7 @@ def test_leaf_by_leaf_is_closure_by_closure(dtype, hartigan, weighted, n_trees):
         np.testing.assert_array_equal(new_labels, expected_labels)
         assert 0 < np.count_nonzero(new_labels != labels) < 60
         assert_close(scores, expected_scores, dtype, largest_norm(points))
-        leaves = [leaf for members, starts in partitions for leaf in np.split(members, starts[1:-1])]
+        leaves = [leaf for members, starts, _ in partitions for leaf in np.split(members, starts[1:-1])]
         assert n_pairs == sum(len(leaf) * len(np.unique(labels[leaf])) for leaf in leaves)
 
 
@@ -258,6 +258,20 @@ def test_a_leaf_of_any_size():
     costs = reference.move_costs(*numbers(points), clusters.centers, clusters.sizes, labels, True)
     np.testing.assert_array_equal(new_labels, costs.argmin(axis=1))
     assert n_pairs == 4 * n
+
+
+@pytest.mark.parametrize("hartigan", [False, True])
+def test_a_partition_that_is_open_to_all_clusters(hartigan):
+    rng = np.random.default_rng(0)
+    points = make_points(rng, np.float64, weighted=True)
+    labels = make_labels(rng, 60, 9)
+    clusters = make_clusters(points, labels, 9)
+    partition = make_partition(rng, 60, 8)._replace(open_to_all=True)
+    new_labels, scores, n_pairs = assign(points, clusters, labels, [partition], hartigan)
+    costs = reference.move_costs(*numbers(points), clusters.centers, clusters.sizes, labels, hartigan)
+    np.testing.assert_array_equal(new_labels, costs.argmin(axis=1))
+    assert_close(scores, costs.min(axis=1), np.float64, largest_norm(points))
+    assert n_pairs == 60 * 9
 
 
 def test_list_candidates():

@@ -31,7 +31,7 @@ def grow(X, n_leaves, seed=0, n_threads=1):
 def test_leaves_are_balanced_whatever_the_data(kind, n, seed, data):
     n_leaves = data.draw(st.integers(1, n) | st.just(n), "n_leaves")
     X = AWKWARD[kind](np.random.default_rng(seed), n)
-    members, starts = grow(X, n_leaves, seed)
+    members, starts, _ = grow(X, n_leaves, seed)
     np.testing.assert_array_equal(np.sort(members), np.arange(n))
     assert len(starts) == n_leaves + 1
     assert (starts[0], starts[-1]) == (0, n)
@@ -43,7 +43,7 @@ def test_leaves_are_balanced_whatever_the_data(kind, n, seed, data):
 def test_a_tree_is_that_of_the_recursion(n_leaves):
     """Level by level for many threads and subtree by subtree below: the same tree."""
     X = np.random.default_rng(0).normal(size=(150, 3))
-    members, starts = grow(X, n_leaves, seed=1)
+    members, starts, _ = grow(X, n_leaves, seed=1)
     expected, draws = np.arange(150), np.random.default_rng(1).random(N_DRAWS)
     reference.grow_node(
         X, X.mean(axis=0), expected, starts, 0, n_leaves, draws, NODE_SAMPLE, _kernels.LANCZOS_STEPS, max_depth=64
@@ -61,7 +61,7 @@ def test_a_tree_does_not_depend_on_the_threads(n_threads):
 
 def test_points_of_a_leaf_are_neighbors():
     X = np.random.default_rng(0).random((2000, 3))
-    members, starts = grow(X, 100)
+    members, starts, _ = grow(X, 100)
     labels = np.empty(2000, int)
     labels[members] = np.repeat(np.arange(100), np.diff(starts))
     # 100 cubes of side 100^(-1/3) would leave a hundredth, to the power of two thirds, of the distortion.
@@ -75,7 +75,7 @@ def test_points_are_the_rows_in_the_order_of_the_tree(dtype, n_axes):
     X = rng.integers(0, 100, (200, 5)).astype(dtype)
     weights = rng.random(200)
     with Threads(2) as threads:
-        points, (members, starts) = arrange_points(X, weights, 20, n_axes, rng, threads)
+        points, (members, starts, _) = arrange_points(X, weights, 20, n_axes, rng, threads)
     ordered = X[members].astype(np.float64)
     np.testing.assert_array_equal(reference.widen(points.rows), ordered)
     np.testing.assert_array_equal(points.weights, weights[members])

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 from numba import njit
 
+from closure_kmeans._prefetch import prefetch
+
 if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters
     from closure_kmeans.partition import RandomPartition
@@ -40,6 +42,11 @@ SLACK = 8
 
 # Rows of a leaf in one product, should it have more.
 LEAF_ROWS = 1024
+
+# How far ahead rows are asked for, and how many bytes of each: the rest of a long row follows by itself.
+ROWS_AHEAD = 32
+BYTES_AHEAD = 512
+CACHE_LINE = 64
 
 # Rows and centres in one product of the exact search: both stay in the second-level cache.
 SEARCH_ROWS = 256
@@ -73,6 +80,14 @@ def load_row(rows: Array, i: int, mean: Array, out: Array, place: int) -> None:
     number = out.dtype.type
     for t in range(mean.shape[0]):
         out[place, t] = number(widen(rows[i, t])) - mean[t]
+
+
+@kernel
+def fetch_ahead(rows: Array, order: Array, place: int) -> None:
+    """Ask for the row that will be read some places later, when rows are read in a given order."""
+    row = order[min(place + ROWS_AHEAD, order.shape[0] - 1)]
+    for t in range(0, min(rows.shape[1], BYTES_AHEAD // rows.itemsize), CACHE_LINE // rows.itemsize):
+        prefetch(rows, row, t)
 
 
 # -- random partition trees (section 3.4, "Implementation details") ---------------------------------------------------
@@ -182,6 +197,7 @@ def project(rows: Array, mean: Array, node: Array, direction: Array, values: Arr
     """The position of each of a node's rows along a direction."""
     number = values.dtype.type
     for i in range(node.shape[0]):
+        prefetch(rows, node[min(i + ROWS_AHEAD, node.shape[0] - 1)], 0)  # a short row is one line
         row = node[i]
         value = number(0)
         for t in range(direction.shape[0]):
@@ -318,10 +334,11 @@ def assign_leaves(
 ) -> int:
     """Closure assignment inside the leaves ``first <= leaf < last`` of one partition.
 
-    All points of a leaf share one set of candidates, the clusters of its points, so a leaf is one small product of
-    points and centres. A point's score is its squared distance to the centre or, by Hartigan's rule, what its move
-    there would add to the distortion; staying counts what leaving would take away. ``scores`` holds the best score of
-    each point in the partitions before this one. Returns the number of pairs of point and candidate.
+    All points of a leaf share one set of candidates, the clusters of its points (or all clusters, if the partition is
+    open to them), so a leaf is one small product of points and centres. A point's score is its squared distance to the
+    centre or, by Hartigan's rule, what its move there would add to the distortion; staying counts what leaving would
+    take away. ``scores`` holds the best score of each point in the partitions before this one. Returns the number of
+    pairs of point and candidate.
     """
     members, starts = partition.members, partition.starts
     n_clusters, n_features = clusters.centers.shape
@@ -332,7 +349,8 @@ def assign_leaves(
     largest = 0
     for leaf in range(first, last):
         largest = max(largest, starts[leaf + 1] - starts[leaf])
-    n_rows, n_centers = min(largest, LEAF_ROWS), min(largest, n_clusters)
+    n_rows = min(largest, LEAF_ROWS)
+    n_centers = n_clusters if partition.open_to_all else min(largest, n_clusters)
     slots = np.full(n_clusters, -1, np.int32)
     candidates = np.empty(n_centers, np.int32)
     leaf_centers = np.empty((n_centers, n_features), dtype)
@@ -348,7 +366,12 @@ def assign_leaves(
     choice = np.empty(n_rows, np.int32)
     n_pairs = 0
     for leaf in range(first, last):
-        n_candidates = list_candidates(labels, members[starts[leaf] : starts[leaf + 1]], slots, candidates)
+        if partition.open_to_all:
+            n_candidates = n_clusters
+            for j in range(n_clusters):
+                slots[j] = candidates[j] = j
+        else:
+            n_candidates = list_candidates(labels, members[starts[leaf] : starts[leaf + 1]], slots, candidates)
         n_pairs += n_candidates * (starts[leaf + 1] - starts[leaf])
         # All is taken relative to one of the centres: small clusters far from the mean need it.
         for t in range(n_features):
@@ -364,6 +387,7 @@ def assign_leaves(
         for begin in range(starts[leaf], starts[leaf + 1], LEAF_ROWS):
             size = min(LEAF_ROWS, starts[leaf + 1] - begin)
             for i in range(size):
+                fetch_ahead(points.rows, members, begin + i)
                 point = members[begin + i]
                 load_row(points.rows, point, points.mean, leaf_rows, i)
                 norm = dtype.type(0)
@@ -636,6 +660,7 @@ def update_clusters(points: Points, members: Array, starts: Array, clusters: Clu
         total[:] = 0
         size, squares = 0.0, 0.0
         for place in range(starts[j], starts[j + 1]):
+            fetch_ahead(points.rows, members, place)
             point = members[place]
             weight = np.float64(points.weights[point if weighted else 0])
             square = 0.0

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import _kernels
+from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
 from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.iteration import Clustering, OnIteration, Step, alternate
@@ -81,15 +81,15 @@ def take_step(
     Points that move together by Hartigan's rule, or towards centres that are not yet there, can in principle raise it:
     such a step is redone by the paper's rule, which cannot, but for rounding: then nothing moves.
     """
-    n_pairs = 0
+    n_pairs, n_trees = 0, sum(not partition.open_to_all for partition in partitions)
     for clusters, rule in ((ahead, hartigan), (state.clusters, False)):
         labels, n_tested = assign_by_closures(points, clusters, state.labels, partitions, rule, threads)
         n_pairs += n_tested
         updated = update(points, labels, len(clusters.centers), threads)
         if updated.inertia <= state.clusters.inertia:
             n_active = int(np.count_nonzero(labels != state.labels))
-            return Step(Clustering(labels, updated), n_active, n_pairs, len(partitions))
-    return Step(state, 0, n_pairs, len(partitions))
+            return Step(Clustering(labels, updated), n_active, n_pairs, n_trees)
+    return Step(state, 0, n_pairs, n_trees)
 
 
 def assign_by_closures(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import _kernels
+from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
 from closure_kmeans.points import Points, as_numbers, hash_rows, shifted
 

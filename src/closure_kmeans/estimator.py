@@ -14,7 +14,7 @@ from closure_kmeans._parallel import Threads
 from closure_kmeans.base import BaseKMeans, Outcome, Recorder
 from closure_kmeans.closure import cluster_by_closures
 from closure_kmeans.iteration import Iteration
-from closure_kmeans.neighborhoods import FreshNeighborhoods, KeptNeighborhoods, Neighborhoods
+from closure_kmeans.neighborhoods import FEW_CLUSTERS, AllClusters, FreshNeighborhoods, KeptNeighborhoods, Neighborhoods
 from closure_kmeans.points import Points, grow_leaves
 from closure_kmeans.quantizer import sample_accuracy
 
@@ -46,8 +46,10 @@ class ClosureKMeans(BaseKMeans):
         it goes on with leaves of twice the size. 0 never does.
     leaf_size : int, default=256
         Points in a leaf of a tree. Larger leaves find better clusters in an iteration, and take longer.
-    neighborhoods : {"fresh", "kept"}, default="fresh"
-        One new tree in every iteration, used and forgotten; or the paper's trees, kept and united.
+    neighborhoods : {"auto", "fresh", "kept", "all"}, default="auto"
+        Which clusters a point is tested with: those of its neighbours in one new tree in every iteration, used and
+        forgotten ("fresh"); in the paper's trees, kept and united ("kept"); or all clusters ("all"). "auto" is "all" up
+        to 128 clusters, where that is as fast, and "fresh" beyond.
     max_trees : int, default=10
         Largest number of kept trees.
     adaptive : bool, default=True
@@ -114,7 +116,7 @@ class ClosureKMeans(BaseKMeans):
         max_time: float | None = None,
         target_accuracy: float = 0.95,
         leaf_size: int = 256,
-        neighborhoods: Literal["fresh", "kept"] = "fresh",
+        neighborhoods: Literal["auto", "fresh", "kept", "all"] = "auto",
         max_trees: int = 10,
         adaptive: bool = True,
         min_fall: float = 0.01,
@@ -175,7 +177,7 @@ class ClosureKMeans(BaseKMeans):
         check.number("target_accuracy", self.target_accuracy, 0, 1)
         for name in ("adaptive", "extrapolate"):
             check.boolean(name, getattr(self, name))
-        check.choice("neighborhoods", self.neighborhoods, ("fresh", "kept"))
+        check.choice("neighborhoods", self.neighborhoods, ("auto", "fresh", "kept", "all"))
         check.choice("rule", self.rule, ("hartigan", "lloyd"))
 
     def _cluster(
@@ -197,7 +199,12 @@ class ClosureKMeans(BaseKMeans):
         return Outcome(state, stopped_by, {})
 
     def _neighborhoods(self, points: Points, rng: np.random.Generator, threads: Threads) -> Neighborhoods:
+        kind = self.neighborhoods
+        if kind == "auto":
+            kind = "all" if self.n_clusters <= FEW_CLUSTERS else "fresh"
         grow = partial(grow_leaves, points, rng, threads)
-        if self.neighborhoods == "fresh":
+        if kind == "all":
+            return AllClusters(len(points.rows))
+        if kind == "fresh":
             return FreshNeighborhoods(grow, self.leaf_size, len(points.rows), self.target_accuracy)
         return KeptNeighborhoods(grow, self.leaf_size, self.max_trees, adaptive=self.adaptive, min_fall=self.min_fall)

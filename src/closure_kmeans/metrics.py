@@ -71,7 +71,7 @@ def coverage(labels: ArrayLike, new_labels: ArrayLike, partitions: list[RandomPa
     if len(active) == 0:
         return 1.0
     covered = np.zeros(len(active), bool)
-    for members, starts in partitions:
+    for members, starts, _ in partitions:
         leaf = np.empty(len(members), np.int64)
         leaf[members] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         clusters_met = np.unique(leaf * n_clusters + old)

@@ -2,7 +2,8 @@
 
 A point's neighbourhood is the union of the leaves that hold it (section 3.1). The paper grows trees and keeps them,
 all at once or one by one as they are needed (section 3.4). The default draws one new tree for every iteration, uses
-it and forgets it: over the iterations a point meets far more neighbours than kept trees could hold.
+it and forgets it: over the iterations a point meets far more neighbours than kept trees could hold. Where clusters are
+few there is no need of trees: to test all of them takes no longer.
 """
 
 from __future__ import annotations
@@ -10,10 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
+
 from closure_kmeans.partition import RandomPartition
 
 # Leaves that are doubled for the sake of accuracy end here: what they miss then is not missed for want of neighbours.
 LARGEST_LEAF = 4096
+
+# Up to here a point is tested with all clusters: a leaf has about as many.
+FEW_CLUSTERS = 128
+# Points in a block that is tested with all clusters.
+BLOCK_POINTS = 1024
 
 # Grows one random partition into leaves of at most so many points.
 Grow = Callable[[int], RandomPartition]
@@ -84,3 +92,19 @@ class KeptNeighborhoods:
             return False
         self._trees.append(self._grow(self._leaf_size))
         return True
+
+
+class AllClusters:
+    """Every cluster is a candidate of every point: the assignment is exact."""
+
+    def __init__(self, n_points: int) -> None:
+        starts = np.append(np.arange(0, n_points, BLOCK_POINTS), n_points)
+        self._blocks = RandomPartition(np.arange(n_points, dtype=np.int32), starts, open_to_all=True)
+
+    def partitions(self) -> list[RandomPartition]:
+        """The points as they are, in blocks."""
+        return [self._blocks]
+
+    def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
+        """There is nothing beyond all."""
+        return False

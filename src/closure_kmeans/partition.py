@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.extmath import randomized_svd
 
-from closure_kmeans import _kernels
+from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
 
 # Rows that show a node's principal direction.
@@ -28,10 +28,11 @@ N_TOP_NODES = 64
 
 
 class RandomPartition(NamedTuple):
-    """One random partition of the points into small leaves: a finished tree."""
+    """One random partition of the points into small leaves: a finished tree. Or blocks that any cluster may enter."""
 
     members: NDArray[np.int32]  # (n,) point ids, leaf after leaf
     starts: NDArray[np.int64]  # (n_leaves + 1,) leaf l holds members[starts[l]:starts[l + 1]]
+    open_to_all: bool = False  # whether points are tested with every cluster, not only with those in their leaf
 
 
 def grow_partition(

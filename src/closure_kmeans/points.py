@@ -1,7 +1,8 @@
 """The rows as the algorithm sees them: in the order of a first tree, so that neighbours lie near each other in memory.
 
-The rows keep the dtype they came in. Trees are grown over a few principal coordinates of the rows, or over the rows
-themselves.
+The rows keep the dtype they came in. Only float32 rows that are whole numbers from 0 to 255, as SIFT descriptors are,
+are held as bytes: that changes nothing but the memory they take. Trees are grown over a few principal coordinates of
+the rows, or over the rows themselves.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def arrange_points(
     with np.errstate(over="ignore", invalid="ignore"):
         mean = sample.mean(axis=0)
     check_values(X, mean)
-    if X.dtype.kind in "iu":
+    if (sample == np.rint(sample)).all():
         np.rint(mean, out=mean)  # whole numbers stay whole, so that their products are exact
     stored = X.view(np.uint16) if X.dtype == np.float16 else X
     coordinates, origin, axes = stored, mean, None
@@ -92,23 +93,25 @@ def arrange_points(
         axes = principal_axes(sample - mean, n_axes, int(rng.integers(2**31)))
         coordinates, origin = np.empty((len(X), axes.shape[1]), dtype), np.zeros(axes.shape[1], dtype)
     norms = np.empty(len(X), dtype)
+    look = X.dtype == np.float32 and are_bytes(sample)
 
-    def measure(first: int, last: int) -> None:
+    def measure(first: int, last: int) -> bool:
         block = shifted(X[first:last], mean)
         np.einsum("ij,ij->i", block, block, out=norms[first:last])
         if axes is not None:
             np.dot(block, axes, out=coordinates[first:last])
+        return look and are_bytes(X[first:last])
 
-    threads.for_each_block(measure, len(X), rows_per_block(X))
+    in_bytes = all(threads.for_each_block(measure, len(X), rows_per_block(X)))
     check_values(X, 4 * norms)  # as large as a squared distance can be
     check_weights(weights, norms)
     tree = grow_partition(coordinates, origin, n_cells, rng, threads)
-    rows = reorder(stored, tree.members, threads)
+    rows = reorder(stored, tree.members, np.uint8 if in_bytes else stored.dtype, threads)
     points = Points(
         rows=rows,
         mean=mean,
         weights=weights[tree.members] if len(weights) > 1 else weights,
-        coordinates=rows if axes is None else reorder(coordinates, tree.members, threads),
+        coordinates=rows if axes is None else reorder(coordinates, tree.members, dtype, threads),
         origin=origin,
     )
     return points, tree
@@ -120,14 +123,24 @@ def grow_leaves(points: Points, rng: np.random.Generator, threads: Threads, leaf
     return grow_partition(points.coordinates, points.origin, n_leaves, rng, threads)
 
 
-def reorder(rows: NDArray[Any], order: NDArray[np.int32], threads: Threads) -> NDArray[Any]:
-    """The rows in a given order, as a new array."""
-    result = np.empty(rows.shape, rows.dtype)
-    threads.for_each_block(
-        lambda first, last: np.take(rows, order[first:last], axis=0, out=result[first:last], mode="clip"),
-        len(rows),
-    )
+def reorder(rows: NDArray[Any], order: NDArray[np.int32], dtype: DTypeLike, threads: Threads) -> NDArray[Any]:
+    """The rows in a given order, as a new array of a dtype that holds their values."""
+    result = np.empty(rows.shape, dtype)
+
+    def copy(first: int, last: int) -> None:
+        if result.dtype == rows.dtype:
+            np.take(rows, order[first:last], axis=0, out=result[first:last], mode="clip")
+        else:
+            result[first:last] = rows[order[first:last]]
+
+    threads.for_each_block(copy, len(rows), rows_per_block(rows))
     return result
+
+
+def are_bytes(X: NDArray[Any]) -> bool:
+    """Whether all values are whole numbers from 0 to 255."""
+    with np.errstate(invalid="ignore"):
+        return bool((X.astype(np.uint8) == X).all())
 
 
 def check_weights(weights: NDArray[Any], norms: NDArray[Any]) -> None:

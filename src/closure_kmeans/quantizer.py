@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import _kernels
+from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import BLOCKS_PER_CALL, Threads
 from closure_kmeans.closure import cluster_by_closures
 from closure_kmeans.iteration import Clustering
@@ -92,7 +92,7 @@ def quantize(X: NDArray[Any], quantizer: Quantizer, threads: Threads) -> tuple[N
 
 def search_block(n_rows: int, largest: int) -> int:
     """Rows to search at a time: few enough for all threads to have some, many enough for good products."""
-    return min(largest, max(_kernels.SEARCH_ROWS, n_rows // BLOCKS_PER_CALL))
+    return min(largest, max(int(_kernels.SEARCH_ROWS), n_rows // BLOCKS_PER_CALL))
 
 
 def find_centers(
