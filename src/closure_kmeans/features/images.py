@@ -53,7 +53,8 @@ def load_image(image: ImageLike, *, max_side: int | None = None, max_pixels: int
     max_side : int, optional
         Shrink the picture so that its longer side has at most this many pixels.
     max_pixels : int, default=67108864
-        Refuse a file that holds more pixels, before decoding it.
+        Refuse a file that holds more pixels, before decoding it. Beyond 89 million Pillow has a limit of its own,
+        ``PIL.Image.MAX_IMAGE_PIXELS``.
 
     Returns
     -------
@@ -152,6 +153,8 @@ def decode(path: Path, name: str, enough: Sizes, max_pixels: int) -> tuple[NDArr
             values = to_array(ImageOps.exif_transpose(image), name)
     except ImageError:
         raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ImageError(f"{name} must have at most PIL.Image.MAX_IMAGE_PIXELS pixels: {error}") from error
     except UnidentifiedImageError as error:
         found = f"{path.stat().st_size} bytes of something else"
         raise ImageError(f"{name} must be an image in one of {', '.join(FORMATS)}, got {found}") from error

@@ -6,6 +6,8 @@ et al. 2002), as OpenCV finds them.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import cv2
@@ -82,7 +84,7 @@ def local_features(
     >>> features.descriptors.shape[1], len(features.offsets)
     (128, 3)
     """
-    _validation.choice("detector", detector, ("dog", "mser"))
+    _validation.choice("detector", detector, tuple(DETECTORS))
     check_limits(max_side, max_pixels)
     options = Options(max_pixels, on_error, n_jobs, verbose)
     shrink = at_most(max_side)
@@ -135,34 +137,44 @@ def root_sift(descriptors: ArrayLike) -> NDArray[np.float32]:
 
 def describe_regions(picture: Picture, detector: str) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Keypoints and descriptors of one picture."""
-    sift = cv2.SIFT.create()
-    if detector == "dog":
-        found, descriptors = sift.detectAndCompute(picture.pixels, None)
-    else:
-        found, descriptors = sift.compute(picture.pixels, mser_keypoints(picture.pixels))
+    found, descriptors = DETECTORS[detector](picture.pixels)
     if not found:
         return np.empty((0, 4), np.float32), np.empty((0, 128), np.uint8)
     keypoints = np.array([(*point.pt, point.size, point.angle) for point in found], np.float32)
     return to_full_size(keypoints, picture), descriptors.astype(np.uint8)  # whole numbers up to 255
 
 
-def mser_keypoints(pixels: NDArray[np.uint8]) -> list[Any]:
-    """The rectangle of least area around each MSER region as a keypoint.
+def describe_dog(pixels: NDArray[np.uint8]) -> tuple[Sequence[cv2.KeyPoint], NDArray[Any]]:
+    """OpenCV's keypoints at extrema of differences of Gaussians, and their descriptors."""
+    found, descriptors = cv2.SIFT.create().detectAndCompute(pixels, None)
+    return found, descriptors
 
-    Versions of OpenCV differ in which side they measure the angle of, and their SIFT takes angles below 0 without
-    an error and fills the wrong bins: so it is that of the longer side, and never negative.
+
+def describe_mser(pixels: NDArray[np.uint8]) -> tuple[Sequence[cv2.KeyPoint], NDArray[Any]]:
+    """A keypoint at each MSER region that is not as thin as a line, and their descriptors."""
+    regions: Sequence[Any] = ()
+    if min(pixels.shape) >= MSER_MIN_SIDE:
+        regions, _ = cv2.MSER.create(**MSER_SETTINGS).detectRegions(pixels)
+    keypoints = [point for point in map(region_keypoint, regions) if point.size >= MIN_SCALE]
+    if not keypoints:
+        return (), np.empty((0, 128))
+    found, descriptors = cv2.SIFT.create().compute(pixels, keypoints)
+    return found, descriptors
+
+
+def region_keypoint(region: NDArray[np.int32]) -> cv2.KeyPoint:
+    """The rectangle of least area around a region: its centre, the root of its area, the direction of its longer side.
+
+    Versions of OpenCV differ in which side they measure the angle of, and their SIFT takes angles below 0 without an
+    error and fills the wrong bins: so it is that of the longer side, and never negative.
     """
-    if min(pixels.shape) < MSER_MIN_SIDE:
-        return []
-    regions, _ = cv2.MSER.create(**MSER_SETTINGS).detectRegions(pixels)
-    keypoints = []
-    for region in regions:
-        (x, y), (width, height), angle = cv2.minAreaRect(np.asarray(region))
-        scale = float(np.sqrt(width * height))
-        if scale >= MIN_SCALE:
-            longer = angle if width >= height else angle + 90
-            keypoints.append(cv2.KeyPoint(x, y, scale, longer % 180))
-    return keypoints
+    (x, y), (width, height), angle = cv2.minAreaRect(region)
+    scale = math.sqrt(width * height)
+    direction = (angle if width >= height else angle + 90) % 180
+    return cv2.KeyPoint(x, y, scale, direction)
+
+
+DETECTORS = {"dog": describe_dog, "mser": describe_mser}
 
 
 def to_full_size(keypoints: NDArray[np.float32], picture: Picture) -> NDArray[np.float32]:
