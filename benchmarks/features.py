@@ -1,4 +1,4 @@
-"""Images a second for each feature, and how well its nearest neighbours agree.
+"""Images a second for each feature, and how often the nearest vector is of the same label.
 
 python -m benchmarks.features --data FOLDER
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from benchmarks.data import add_data_option
 from benchmarks.images import shopping64
 from benchmarks.results import markdown_table
-from closure_kmeans.features import gist, hog, list_images, local_features, root_sift
+from closure_kmeans.features import gist, hog, list_images, local_features
 
 FEATURES: dict[str, Callable[..., Any]] = {
     "SIFT on DoG": partial(local_features, detector="dog"),
@@ -48,11 +48,11 @@ def measure(name: str, images: Any, labels: NDArray[np.int64], n_threads: int) -
     began = perf_counter()
     result = FEATURES[name](images, n_jobs=n_threads, verbose=1)
     seconds = perf_counter() - began
-    whole = name in ("GIST", "HOG")
-    per_image = "1" if whole else f"{len(result.descriptors) / len(images):.0f}"
-    rows = result.vectors if whole else root_sift(result.descriptors)
-    labels = labels if whole else np.repeat(labels, np.diff(result.offsets))
-    return [name, f"{len(images):,}", f"{len(images) / seconds:,.0f}", per_image, f"{nearest_share(rows, labels):.3f}"]
+    if name in ("GIST", "HOG"):
+        found = ["1", f"{nearest_share(result.vectors, labels):.3f}"]
+    else:
+        found = [f"{len(result.descriptors) / len(images):.0f}", ""]
+    return [name, f"{len(images):,}", f"{len(images) / seconds:,.0f}", *found]
 
 
 def main() -> None:

@@ -24,6 +24,8 @@ GIST_DIMENSIONS = GIST_CELLS**2 * GIST_SCALES * GIST_ORIENTATIONS
 FINEST, COARSER = 0.3, 1.85
 # How narrow the filters are: in frequency relative to their middle, and in angle.
 RADIAL_WIDTH, ANGULAR_WIDTH = 3.5, 2 * np.pi * (GIST_ORIENTATIONS / 8) ** 2
+# What is less is nothing: products too small for a normal float would take the processor many times as long.
+NO_RESPONSE = 1e-9
 # Pixels mirrored around the picture: more than three standard deviations of the coarsest filter.
 BORDER = 16
 # Local contrast: what is coarser than so many cycles a picture is taken away, and what is left divided by its local
@@ -208,7 +210,9 @@ def gabor_filters(n_pixels: int) -> NDArray[np.float32]:
         for orientation in range(GIST_ORIENTATIONS):
             apart = (angle + np.pi * orientation / GIST_ORIENTATIONS + np.pi) % (2 * np.pi) - np.pi
             filters.append(np.exp(-radial - ANGULAR_WIDTH * apart**2))
-    return np.array(filters, np.float32)
+    transfer = np.array(filters, np.float32)
+    transfer[transfer < NO_RESPONSE] = 0
+    return transfer
 
 
 # -- HOG -------------------------------------------------------------------------------------------------------------
