@@ -56,9 +56,7 @@ def same(first, second):
 # -- definitions -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "square", [drawn(1, 16, 16), drawn(2, 20, 20), stripes(30, 16)], ids=["drawn", "20", "stripes"]
-)
+@pytest.mark.parametrize("square", [drawn(1, 16, 16), drawn(2, 20, 20)], ids=["16", "20"])
 def test_gist_is_its_definition(square):
     vectors = gist([square], size=len(square)).vectors
     np.testing.assert_allclose(vectors[0], reference.gist(square), rtol=1e-3, atol=1e-5)
@@ -396,9 +394,9 @@ def photos():
 
 
 def test_photos_have_many_regions():
-    features = local_features(photos()[:40], detector="mser")
-    assert 100 < np.diff(features.offsets).mean() < 300
-    assert features.descriptors.any(axis=1).mean() > 0.99
+    features = local_features(photos()[:20], detector="mser")
+    assert 100 < np.diff(features.offsets).mean() < 1200  # 200 by OpenCV 5.0.0, 870 by 4.14
+    assert features.descriptors.any(axis=1).all()
 
 
 def test_photos_of_one_object_are_near():
