@@ -160,7 +160,7 @@ def describe_mser(pixels: NDArray[np.uint8]) -> tuple[Sequence[cv2.KeyPoint], ND
     if not keypoints:
         return (), np.empty((0, 128))
     found, descriptors = cv2.SIFT.create().compute(pixels, keypoints)
-    described = descriptors.any(axis=1)  # some versions find regions in flat pictures
+    described = np.any(descriptors != 0, axis=1)  # some versions find regions in flat pictures
     return [point for point, kept in zip(found, described, strict=True) if kept], descriptors[described]
 
 
