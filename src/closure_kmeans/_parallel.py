@@ -34,7 +34,7 @@ class Threads:
         self._pool = ThreadPoolExecutor(n_threads, "closure-kmeans") if n_threads > 1 else None
 
     def __enter__(self) -> Threads:
-        _single_threaded_blas.acquire()
+        _single_threaded_blas.__enter__()
         return self
 
     def __exit__(
@@ -42,7 +42,7 @@ class Threads:
     ) -> None:
         if self._pool is not None:
             self._pool.shutdown()
-        _single_threaded_blas.release()
+        _single_threaded_blas.__exit__()
 
     def for_each_block(
         self, work: Callable[[int, int], Result], n_items: int, block: int | None = None
@@ -74,26 +74,34 @@ def count_threads(n_jobs: int | None) -> int:
     return n_jobs if n_jobs > 0 else max(1, available + 1 + n_jobs)
 
 
-class _SingleThreadedBlas:
-    """BLAS limits belong to the process, so the first user sets them and the last one restores them."""
+class ProcessWideLimit:
+    """A limit that belongs to the process: the first of its users sets it, and the last one lifts it.
 
-    def __init__(self) -> None:
+    ``limit`` sets it, and returns what lifts it again.
+    """
+
+    def __init__(self, limit: Callable[[], Callable[[], None]]) -> None:
+        self._limit = limit
         self._lock = threading.Lock()
         self._users = 0
-        self._limits: threadpool_limits | None = None
+        self._lift: Callable[[], None]
 
-    def acquire(self) -> None:
+    def __enter__(self) -> None:
         with self._lock:
             if self._users == 0:
-                self._limits = threadpool_limits(1, user_api="blas")
+                self._lift = self._limit()
             self._users += 1
 
-    def release(self) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._users -= 1
-            if self._users == 0 and self._limits is not None:
-                self._limits.restore_original_limits()
-                self._limits = None
+            if self._users == 0:
+                self._lift()
 
 
-_single_threaded_blas = _SingleThreadedBlas()
+def _limit_blas() -> Callable[[], None]:
+    limits = threadpool_limits(1, user_api="blas")
+    return lambda: limits.restore_original_limits()
+
+
+_single_threaded_blas = ProcessWideLimit(_limit_blas)

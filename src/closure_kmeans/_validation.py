@@ -31,13 +31,23 @@ def parameters(model: BaseKMeans) -> None:
         integer("tree_dims", model.tree_dims, 1)
     if model.max_time is not None:
         number("max_time", model.max_time, 0)
-    if model.n_jobs is not None:
-        integer("n_jobs", model.n_jobs)
-        if model.n_jobs == 0:
-            raise ValueError("n_jobs must not be 0: give a number of threads, or None for all")
-    integer("verbose", int(model.verbose) if isinstance(model.verbose, bool) else model.verbose, 0)
+    n_jobs(model.n_jobs)
+    verbose(model.verbose)
     if model.callback is not None and not callable(model.callback):
         raise TypeError(f"callback must be callable, got {model.callback!r}")
+
+
+def n_jobs(value: object) -> None:
+    """A number of threads."""
+    if value is not None:
+        integer("n_jobs", value)
+        if value == 0:
+            raise ValueError("n_jobs must not be 0: give a number of threads, or None for all")
+
+
+def verbose(value: object) -> None:
+    """A whole number, or a truth value."""
+    integer("verbose", int(value) if isinstance(value, bool) else value, 0)
 
 
 def integer(name: str, value: object, minimum: int | None = None) -> None:

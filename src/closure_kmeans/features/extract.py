@@ -1,0 +1,117 @@
+"""Many images, several at a time: reading, skipping what cannot be read, and a progress bar.
+
+A thread reads a picture, makes a small part of it and forgets it, so there are never more pictures in memory than
+threads. The parts of a block of images are finished together. OpenCV is held to one thread in each.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from closure_kmeans import _validation
+from closure_kmeans._parallel import BLOCKS_PER_CALL, ProcessWideLimit, Threads, count_threads
+from closure_kmeans.features.images import ImageError, ImageLike, Picture, Sizes, list_images, name_of, read_picture
+
+Images: TypeAlias = str | os.PathLike[str] | Sequence[ImageLike] | NDArray[Any]
+Part = TypeVar("Part")
+Block = TypeVar("Block")
+
+# Images that are finished together, at most.
+IMAGES_PER_BLOCK = 16
+
+
+class Skipped(NamedTuple):
+    """An image that could not be used."""
+
+    image: int  # its place among the images
+    reason: str  # names the image, the rule and the value
+
+
+class Options(NamedTuple):
+    """What all features have in common."""
+
+    max_pixels: int
+    on_error: str
+    n_jobs: int | None
+    verbose: int
+
+
+def extract(
+    images: Images,
+    enough: Sizes,
+    make_part: Callable[[Picture], Part],
+    finish: Callable[[list[Part]], Block],
+    options: Options,
+) -> tuple[int, list[Block], list[Skipped]]:
+    """Make a part of each picture, and finish the parts of a block of images together.
+
+    Files may be decoded at a lower resolution, but none below ``enough``.
+    Returns the number of images, the finished blocks in the order of the images, and what was skipped. Neither depends
+    on the number of threads.
+    """
+    check_options(options)
+    sources = list_sources(images)
+    moving = threading.Lock()
+
+    def work(first: int, last: int) -> tuple[Block, list[Skipped]]:
+        parts, skipped = [], []
+        for index in range(first, last):
+            image = sources[index]
+            try:
+                parts.append(make_part(read_picture(image, name_of(image, index), enough, options.max_pixels)))
+            except ImageError as error:
+                if options.on_error == "raise":
+                    raise
+                skipped.append(Skipped(index, str(error)))
+            with moving:
+                bar.update()
+        return finish(parts), skipped
+
+    block = min(max(1, len(sources) // BLOCKS_PER_CALL), IMAGES_PER_BLOCK)
+    with (
+        tqdm(total=len(sources), unit="image", disable=not options.verbose) as bar,
+        _single_threaded_opencv,
+        Threads(count_threads(options.n_jobs)) as threads,
+    ):
+        done = threads.for_each_block(work, len(sources), block)
+    return len(sources), [result for result, _ in done], [entry for _, skipped in done for entry in skipped]
+
+
+def check_options(options: Options) -> None:
+    """The options that all features have in common."""
+    _validation.integer("max_pixels", options.max_pixels, 1)
+    _validation.choice("on_error", options.on_error, ("raise", "skip"))
+    _validation.n_jobs(options.n_jobs)
+    _validation.verbose(options.verbose)
+
+
+def list_sources(images: Images) -> Sequence[ImageLike] | NDArray[Any]:
+    """One path or array an image."""
+    if isinstance(images, str | os.PathLike):
+        return list_images(images) if Path(images).is_dir() else [images]
+    if isinstance(images, np.ndarray) and images.dtype.kind in "biufc" and images.ndim not in (3, 4):
+        raise ValueError(
+            "images given as one array must have shape (n, height, width) or (n, height, width, channels), "
+            f"got {images.shape}; put a single image into a list"
+        )
+    if not (hasattr(images, "__len__") and hasattr(images, "__getitem__")) or isinstance(images, dict | bytes):
+        raise TypeError(f"images must be a path, an array, or a sequence of them, got {type(images).__name__}")
+    return images
+
+
+def _limit_opencv() -> Callable[[], None]:
+    n_threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    return lambda: cv2.setNumThreads(n_threads)
+
+
+_single_threaded_opencv = ProcessWideLimit(_limit_opencv)

@@ -1,0 +1,255 @@
+"""Descriptors of a whole picture: GIST (Oliva and Torralba 2001) and HOG (Dalal and Triggs 2005).
+
+Both see the middle square of the picture, scaled to one size, and work on blocks of such squares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+
+from closure_kmeans import _validation
+from closure_kmeans.features.extract import Images, Options, Skipped, extract
+from closure_kmeans.features.images import MAX_PIXELS, Picture, resize
+
+# GIST: mean responses in 4 x 4 cells to Gabor filters of 3 scales, finest first, and 8 orientations.
+GIST_CELLS, GIST_SCALES, GIST_ORIENTATIONS = 4, 3, 8
+GIST_DIMENSIONS = GIST_CELLS**2 * GIST_SCALES * GIST_ORIENTATIONS
+# Cycles a pixel in the middle of the finest scale, and how much coarser each further scale is.
+FINEST, COARSER = 0.3, 1.85
+# How narrow the filters are: in frequency relative to their middle, and in angle.
+RADIAL_WIDTH, ANGULAR_WIDTH = 3.5, 2 * np.pi * (GIST_ORIENTATIONS / 8) ** 2
+# What is less is nothing: products too small for a normal float would take the processor many times as long.
+NO_RESPONSE = 1e-9
+# Pixels mirrored around the picture: more than three standard deviations of the coarsest filter.
+BORDER = 16
+# Local contrast: what is coarser than so many cycles a picture is taken away, and what is left divided by its local
+# standard deviation plus a constant that keeps flat parts flat.
+CONTRAST_CYCLES, CONTRAST_FLOOR = 4, 0.2
+
+# HOG: 8 x 8 cells of 8 x 8 pixels, 9 orientations without sign, blocks of 2 x 2 cells that do not overlap.
+HOG_SIZE, HOG_CELLS, HOG_ORIENTATIONS, HOG_BLOCK = 64, 8, 9, 2
+HOG_DIMENSIONS = HOG_CELLS**2 * HOG_ORIENTATIONS
+# No value of a block may be larger, relative to the block's length. The floor is added to the length, squared, so that
+# faint noise stays faint; clipped values are not scaled again. Both find more of the same kind on product photos.
+HOG_CLIP, HOG_FLOOR = 0.2, 100.0
+
+
+class ImageVectors(NamedTuple):
+    """One vector an image, without those that could not be used."""
+
+    vectors: NDArray[np.float32]  # (m, d)
+    images: NDArray[np.int64]  # (m,) the place of each among the images
+    skipped: list[Skipped]  # the others, and why
+
+
+def gist(
+    images: Images,
+    *,
+    size: int = 64,
+    max_pixels: int = MAX_PIXELS,
+    on_error: str = "raise",
+    n_jobs: int | None = None,
+    verbose: int = 0,
+) -> ImageVectors:
+    """Compute GIST, 384 dimensions: how much of which scale and orientation there is where in the picture.
+
+    Parameters
+    ----------
+    images : folder, file, sequence of paths and arrays, or array of shape (n, height, width[, channels])
+        `load_image` says which files and arrays; a folder is searched by `list_images`.
+    size : int, default=64
+        The middle square of each picture is scaled to this many pixels a side, a multiple of 4 from 16 up.
+    max_pixels : int, default=67108864
+        Refuse a file that holds more pixels, before decoding it.
+    on_error : {"raise", "skip"}, default="raise"
+        What to do about an image that cannot be used.
+    n_jobs : int, optional
+        Number of threads; by default as many as the process may run on.
+    verbose : int, default=0
+        1 shows a progress bar.
+
+    Returns
+    -------
+    result : ImageVectors
+        Named tuple of ``vectors``, of shape (m, 384), ``images`` and ``skipped``. In a vector the 16 cells, in row
+        order, of a filter follow each other; the 8 orientations of a scale; the scales, the finest first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> gist(np.zeros((2, 64, 64), np.uint8)).vectors.shape
+    (2, 384)
+    """
+    _validation.integer("size", size, 16)
+    if size % GIST_CELLS:
+        raise ValueError(f"size must be a multiple of {GIST_CELLS}, got {size}")
+    options = Options(max_pixels, on_error, n_jobs, verbose)
+    return describe_squares(images, size, gist_of_squares, GIST_DIMENSIONS, options)
+
+
+def hog(
+    images: Images,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    on_error: str = "raise",
+    n_jobs: int | None = None,
+    verbose: int = 0,
+) -> ImageVectors:
+    """Compute HOG, 576 dimensions: histograms of the gradient's orientation in 8 x 8 cells of the picture.
+
+    The middle square of each picture is scaled to 64 x 64 pixels. A pixel votes with the length of its gradient, split
+    between the 2 nearest of 9 orientations (without sign) and the 4 nearest of the 8 x 8 cells. Each block of 2 x 2
+    cells is scaled to length 1, a faint one to less, and its values are clipped at 0.2.
+
+    Parameters
+    ----------
+    images : folder, file, sequence of paths and arrays, or array of shape (n, height, width[, channels])
+        `load_image` says which files and arrays; a folder is searched by `list_images`.
+    max_pixels : int, default=67108864
+        Refuse a file that holds more pixels, before decoding it.
+    on_error : {"raise", "skip"}, default="raise"
+        What to do about an image that cannot be used.
+    n_jobs : int, optional
+        Number of threads; by default as many as the process may run on.
+    verbose : int, default=0
+        1 shows a progress bar.
+
+    Returns
+    -------
+    result : ImageVectors
+        Named tuple of ``vectors``, of shape (m, 576), ``images`` and ``skipped``. The blocks follow each other in row
+        order, in a block its cells, in a cell the orientations.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> hog(np.zeros((2, 64, 64), np.uint8)).vectors.shape
+    (2, 576)
+    """
+    options = Options(max_pixels, on_error, n_jobs, verbose)
+    return describe_squares(images, HOG_SIZE, hog_of_squares, HOG_DIMENSIONS, options)
+
+
+def describe_squares(
+    images: Images,
+    size: int,
+    describe: Callable[[NDArray[np.uint8]], NDArray[np.float32]],
+    n_dimensions: int,
+    options: Options,
+) -> ImageVectors:
+    """Describe the middle square of each picture."""
+    none = np.empty((0, n_dimensions), np.float32)
+    n_images, blocks, skipped = extract(
+        images,
+        enough=lambda width, height: (size, size),
+        make_part=partial(middle_square, size=size),
+        finish=lambda squares: describe(np.stack(squares)) if squares else none,
+        options=options,
+    )
+    used = np.delete(np.arange(n_images), [entry.image for entry in skipped])
+    return ImageVectors(np.concatenate([none, *blocks]), used, skipped)
+
+
+def middle_square(picture: Picture, size: int) -> NDArray[np.uint8]:
+    """The largest square in the middle of a picture, scaled."""
+    height, width = picture.pixels.shape
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    return resize(picture.pixels[top : top + side, left : left + side], (size, size))
+
+
+# -- GIST ------------------------------------------------------------------------------------------------------------
+
+
+def gist_of_squares(squares: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """GIST of pictures of shape (n, size, size)."""
+    n, size, _ = squares.shape
+    mirrored = np.pad(np.log1p(squares, dtype=np.float32), ((0, 0), (BORDER, BORDER), (BORDER, BORDER)), "symmetric")
+    spectra = fft.fft2(normalize_contrast(mirrored, size))
+    vectors = np.empty((n, GIST_SCALES * GIST_ORIENTATIONS, GIST_CELLS, GIST_CELLS), np.float32)
+    inside = slice(BORDER, BORDER + size)
+    cell = size // GIST_CELLS
+    for number, gabor in enumerate(gabor_filters(size + 2 * BORDER)):
+        response = np.abs(fft.ifft2(spectra * gabor)[:, inside, inside])
+        cells = response.reshape(n, GIST_CELLS, cell, GIST_CELLS, cell)
+        np.mean(cells, axis=(2, 4), out=vectors[:, number])
+    return vectors.reshape(n, GIST_DIMENSIONS)
+
+
+def normalize_contrast(pictures: NDArray[np.float32], size: int) -> NDArray[np.float32]:
+    """What is fine in the pictures, relative to how much of it there is around each pixel."""
+    n_pixels = pictures.shape[1]
+    fall = CONTRAST_CYCLES / np.sqrt(np.log(2)) / size
+    rows, columns = np.fft.fftfreq(n_pixels)[:, np.newaxis], np.fft.rfftfreq(n_pixels)
+    coarse = np.exp(-(rows**2 + columns**2) / fall**2).astype(np.float32)
+
+    def blur(values: NDArray[np.float32]) -> NDArray[Any]:
+        blurred: NDArray[Any] = fft.irfft2(fft.rfft2(values) * coarse, s=values.shape[1:])
+        return blurred
+
+    fine = pictures - blur(pictures)
+    deviation = np.sqrt(np.maximum(blur(fine * fine), 0))
+    normalized: NDArray[np.float32] = fine / (CONTRAST_FLOOR + deviation)
+    return normalized
+
+
+@lru_cache(maxsize=4)
+def gabor_filters(n_pixels: int) -> NDArray[np.float32]:
+    """The filters in the frequency domain, of shape (24, n_pixels, n_pixels); orientations within scales."""
+    rows, columns = np.fft.fftfreq(n_pixels)[:, np.newaxis], np.fft.fftfreq(n_pixels)
+    radius, angle = np.hypot(rows, columns), np.arctan2(rows, columns)
+    filters = []
+    for scale in range(GIST_SCALES):
+        radial = RADIAL_WIDTH * (radius * COARSER**scale / FINEST - 1) ** 2
+        for orientation in range(GIST_ORIENTATIONS):
+            apart = (angle + np.pi * orientation / GIST_ORIENTATIONS + np.pi) % (2 * np.pi) - np.pi
+            filters.append(np.exp(-radial - ANGULAR_WIDTH * apart**2))
+    transfer = np.array(filters, np.float32)
+    transfer[transfer < NO_RESPONSE] = 0
+    return transfer
+
+
+# -- HOG -------------------------------------------------------------------------------------------------------------
+
+
+def hog_of_squares(squares: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """HOG of pictures of shape (n, 64, 64)."""
+    n = len(squares)
+    padded = np.pad(squares, ((0, 0), (1, 1), (1, 1)), "edge").astype(np.float32)
+    across = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
+    down = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
+    length = np.hypot(across, down)
+    place = np.arctan2(down, across) * (HOG_ORIENTATIONS / np.pi) - 0.5  # bin b has its middle at b
+    lower = np.floor(place)
+    share = place - lower
+    votes = np.zeros((n, HOG_ORIENTATIONS, HOG_SIZE, HOG_SIZE), np.float32)
+    for neighbor, part in ((lower, 1 - share), (lower + 1, share)):
+        index = neighbor.astype(np.intp)[:, np.newaxis] % HOG_ORIENTATIONS
+        np.put_along_axis(votes, index, (length * part)[:, np.newaxis], axis=1)
+    weights = cell_weights()
+    cells = (weights @ votes @ weights.T).transpose(0, 2, 3, 1)
+    return normalize_blocks(cells).reshape(n, HOG_DIMENSIONS)
+
+
+@lru_cache(maxsize=1)
+def cell_weights() -> NDArray[np.float32]:
+    """How much a row of pixels counts in a row of cells, of shape (8, 64): less and less to the middle of the next."""
+    side = HOG_SIZE // HOG_CELLS
+    middles = side * (np.arange(HOG_CELLS)[:, np.newaxis] + 0.5)
+    return np.maximum(0, 1 - np.abs(np.arange(HOG_SIZE) + 0.5 - middles) / side).astype(np.float32)
+
+
+def normalize_blocks(cells: NDArray[Any]) -> NDArray[np.float32]:
+    """Scale and clip the blocks of 2 x 2 cells: (n, 8, 8, 9) to (n, 16, 36)."""
+    n, across = len(cells), HOG_CELLS // HOG_BLOCK
+    blocks = cells.reshape(n, across, HOG_BLOCK, across, HOG_BLOCK, HOG_ORIENTATIONS).swapaxes(2, 3)
+    blocks = blocks.reshape(n, across**2, HOG_BLOCK**2 * HOG_ORIENTATIONS)
+    lengths = np.sqrt(np.sum(blocks**2, axis=2, keepdims=True) + HOG_FLOOR**2)
+    normalized: NDArray[np.float32] = np.minimum(blocks / lengths, HOG_CLIP)
+    return normalized
