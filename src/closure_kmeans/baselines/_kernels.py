@@ -323,10 +323,15 @@ def nearest_children(
     row = np.empty((1, centers.shape[1]), centers.dtype)
     for i in range(first, last):
         load_row(rows, i, mean, row, 0)
-        choice = starts[nodes[i]]
-        smallest = distance(row[0], centers[choice])
-        for child in range(choice + 1, starts[nodes[i] + 1]):
+        begin, end = starts[nodes[i]], starts[nodes[i] + 1]
+        choice, smallest = begin, np.inf
+        for child in range(begin, end):
             apart = distance(row[0], centers[child])
             if apart < smallest:
-                smallest, choice = apart, child
+                choice, smallest = child, apart
+        if smallest == np.inf:  # too far away for single precision
+            for child in range(begin, end):
+                apart = squared_distance(row[0], centers[child])
+                if apart < smallest:
+                    choice, smallest = child, apart
         labels[i] = choice

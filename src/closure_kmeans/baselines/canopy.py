@@ -48,7 +48,7 @@ class CanopyKMeans(FlatKMeans):
         Principal dimensions in which canopies are drawn.
     loose : float, default=0.03
         How far a canopy reaches: as far as this share of all pairs of points are apart, which then is the share of
-        the points in an average canopy. 1 makes it exact, and slower than that.
+        the points in an average canopy.
     tight : float, default=0.02
         Points as near as this share of all pairs begin no canopy of their own: the smaller, the more canopies and the
         more they overlap. At most ``loose``.

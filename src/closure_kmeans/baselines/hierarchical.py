@@ -206,11 +206,12 @@ class HierarchicalKMeans(BaseKMeans):
 
 
 def find_copies(points: Points) -> Copies:
-    """Find the different rows."""
+    """Find the different rows, in the order in which they occur."""
     _, first, row = np.unique(hash_rows(points.rows), return_index=True, return_inverse=True)
     weights = np.zeros(len(first))
     np.add.at(weights, row, points.weights)
-    return Copies(first, weights)
+    order = np.argsort(first)
+    return Copies(first[order], weights[order])
 
 
 def split_nodes(
