@@ -42,7 +42,8 @@ def history(fitted):
 
 
 def test_lloyd_is_scikit_learns(X):
-    centers = X[:200].astype(np.float64)
+    """From rows a little moved: whole numbers are often equally far from two others."""
+    centers = X[:200] + np.random.default_rng(0).normal(0, 0.1, (200, 128))
     ours = LloydKMeans(200, init=centers, max_iter=11, tol=0).fit(X.astype(np.float64))
     exact = KMeans(200, init=centers, n_init=1, tol=0, max_iter=12, algorithm="lloyd").fit(X.astype(np.float64))
     np.testing.assert_allclose(ours.cluster_centers_, exact.cluster_centers_, atol=1e-9)
@@ -156,18 +157,16 @@ def test_labels_that_leave_clusters_empty_are_refilled(method, X, data):
 
 
 def test_more_candidates_and_more_trees_find_the_nearest_centre_more_often(X):
-    centers, queries = X[:2000].astype(np.float32), X[2000:5000]
-    exact, _ = reference.search_nearest(queries[:300], centers)
+    centers, queries = X[:1000].astype(np.float32), X[1000:1200]
+    exact, _ = reference.search_nearest(queries, centers)
 
     def accuracy(n_trees, n_candidates):
         with Threads(1) as threads:
             forest = grow_forest(centers, n_trees, np.random.default_rng(0), threads)
-            labels, _ = search_forest(
-                queries[:300], centers, np.zeros(128, np.float32), forest, n_candidates, None, threads
-            )
+            labels, _ = search_forest(queries, centers, np.zeros(128, np.float32), forest, n_candidates, None, threads)
         return np.mean(labels == exact)
 
-    assert accuracy(8, 10) < accuracy(8, 50) < accuracy(8, 250) < accuracy(8, 2000) == 1
+    assert accuracy(8, 10) < accuracy(8, 50) < accuracy(8, 250) < accuracy(8, 1000) == 1
     assert accuracy(1, 50) < accuracy(8, 50)
 
 
@@ -287,13 +286,14 @@ def test_one_hundred_thousand_real_rows():
     if not path.is_file():
         pytest.skip("the folder that CLOSURE_KMEANS_DATA names does not hold the million SIFT descriptors")
     X = np.load(path, mmap_mode="r")[:100_000]
-    start = X[np.random.default_rng(0).choice(len(X), 1000, replace=False)].astype(np.float64)
-    lloyd = LloydKMeans(1000, init=start, max_iter=9, tol=0).fit(X)
+    rng = np.random.default_rng(0)
+    start = X[rng.choice(len(X), 1000, replace=False)] + rng.normal(0, 0.1, (1000, 128))
+    lloyd = LloydKMeans(1000, init=start, max_iter=9, tol=0).fit(X.astype(np.float64))
     exact = KMeans(1000, init=start, n_init=1, max_iter=10, tol=0).fit(X.astype(np.float64))
-    assert -lloyd.score(X) == pytest.approx(exact.inertia_, rel=1e-5)
+    assert -lloyd.score(X) == pytest.approx(exact.inertia_)
     akm, rakm = (
-        ApproximateKMeans(1000, refined=refined, max_iter=15, random_state=0).fit(X) for refined in (False, True)
+        ApproximateKMeans(1000, refined=refined, max_iter=8, random_state=0).fit(X) for refined in (False, True)
     )
-    for fitted in (lloyd, rakm, ClosureKMeans(1000, random_state=0, max_iter=15).fit(X)):
+    for fitted in (lloyd, rakm, ClosureKMeans(1000, random_state=0, max_iter=8).fit(X)):
         assert all(after <= before for before, after in pairwise(history(fitted)))
     assert HierarchicalKMeans(10, 3, random_state=0).fit(X).inertia_ > akm.inertia_ > rakm.inertia_
