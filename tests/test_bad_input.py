@@ -21,6 +21,11 @@ def clusters(kind, n):
     return {"branching": n, "depth": 1} if kind is HierarchicalKMeans else {"n_clusters": n}
 
 
+def tree(kind, tree_dims):
+    """How the first tree is grown, if there is one."""
+    return {} if kind is HierarchicalKMeans else {"tree_dims": tree_dims}
+
+
 def with_value(value, dtype=np.float64):
     rows = X.astype(dtype)
     rows[7, 1] = value
@@ -53,17 +58,17 @@ def refuses(error, match, rows=X, weights=None, kind=ClosureKMeans, **parameters
 @every_estimator
 def test_nan_and_infinity(dtype, value, tree_dims, kind):
     message = "X must not contain NaN or infinity, but row 7 does"
-    refuses(ValueError, message, with_value(value, dtype), kind=kind, tree_dims=tree_dims)
+    refuses(ValueError, message, with_value(value, dtype), kind=kind, **tree(kind, tree_dims))
 
 
 @pytest.mark.parametrize("tree_dims", [None, 2])
 @every_estimator
 def test_squares_that_overflow(tree_dims, kind):
     message = "the squares of the values of X must not overflow float64, but row 7 holds 1e.200: scale the data$"
-    refuses(ValueError, message, with_value(-1e200), kind=kind, tree_dims=tree_dims)
+    refuses(ValueError, message, with_value(-1e200), kind=kind, **tree(kind, tree_dims))
     message = "must not overflow float32, but row 7 holds 1e.30: scale the data or pass float64$"
-    refuses(ValueError, message, with_value(1e30, np.float32), kind=kind, tree_dims=tree_dims)
-    refuses(ValueError, "must not overflow float64", np.where(X > 0, 1e308, -1e308), kind=kind, tree_dims=tree_dims)
+    refuses(ValueError, message, with_value(1e30, np.float32), kind=kind, **tree(kind, tree_dims))
+    refuses(ValueError, "must not overflow float64", np.where(X > 0, 1e308, -1e308), kind=kind, **tree(kind, tree_dims))
 
 
 def test_more_clusters_than_rows():

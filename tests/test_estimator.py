@@ -483,7 +483,7 @@ def test_a_row_of_great_weight_has_a_cluster_of_its_own(X):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "float16", "float32"])
 @pytest.mark.parametrize("tree_dims", [16, None])
-@every_method
+@every_flat_method
 def test_read_only_memory_maps(X, tmp_path, dtype, tree_dims, make):
     rows = (X // 2).astype(dtype)
     np.save(tmp_path / "rows.npy", rows)

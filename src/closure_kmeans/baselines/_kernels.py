@@ -1,4 +1,8 @@
-"""The compiled functions of the baselines, by the rules of ``closure_kmeans._kernels``."""
+"""The compiled functions of the baselines, by the rules of ``closure_kmeans._kernels``.
+
+Two functions of that module are compiled into these. Numba's cache does not notice a change of a function in another
+file: whoever changes ``load_row`` or ``squared_distance`` should empty it.
+"""
 
 from __future__ import annotations
 

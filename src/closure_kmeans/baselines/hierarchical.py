@@ -91,7 +91,6 @@ class HierarchicalKMeans(BaseKMeans):
         max_iter: int = 100,
         tol: float = 5e-4,
         max_time: float | None = None,
-        tree_dims: int | None = 16,
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
         callback: Callable[[Iteration], Any] | None = None,
@@ -101,7 +100,7 @@ class HierarchicalKMeans(BaseKMeans):
             max_iter=max_iter,
             tol=tol,
             max_time=max_time,
-            tree_dims=tree_dims,
+            tree_dims=None,  # it starts from no tree
             random_state=random_state,
             n_jobs=n_jobs,
             callback=callback,
@@ -125,8 +124,7 @@ class HierarchicalKMeans(BaseKMeans):
     def _cluster(
         self, points: Points, labels: NDArray[np.int32], rng: np.random.Generator, record: Recorder, threads: Threads
     ) -> Outcome:
-        root = Clustering(labels, update(points, labels, 1, threads))
-        states: list[Clustering] = [root]
+        states = [Clustering(labels, update(points, labels, 1, threads))]  # the root, and one for each level
         levels: list[Level] = []
         reasons: list[str] = []
         try:
