@@ -86,25 +86,24 @@ def test_trees_differ():
 
 
 @both_precisions
-@pytest.mark.parametrize("n_candidates", [1, 5, 19, 20, 100])
+@pytest.mark.parametrize("n_candidates", [1, 4, 12, 59, 60, 100])
 @pytest.mark.parametrize("refined", [False, True])
 def test_search_forest(dtype, n_candidates, refined):
     rng = np.random.default_rng(0)
-    centers = make_centers(rng, dtype)
-    rows = make_centers(rng, dtype, 30)
+    centers, rows = make_centers(rng, dtype, 60, 8), make_centers(rng, dtype, 50, 8)
     forest = make_forest(centers)
-    own = rng.integers(20, size=30).astype(np.int32) if refined else np.full(30, -1, np.int32)
-    labels = np.full(30, -7, np.int32)
-    n_pairs = _kernels.search_forest(rows, centers, forest, n_candidates, own, labels, 2, 29)
-    met = [reference.forest_candidates(rows[i], forest, min(n_candidates, 20), own[i]) for i in range(2, 29)]
-    assert n_pairs == sum(map(len, met)) == 27 * min(n_candidates, 20)
+    own = rng.integers(60, size=50).astype(np.int32) if refined else np.full(50, -1, np.int32)
+    labels = np.full(50, -7, np.int32)
+    n_pairs = _kernels.search_forest(rows, centers, forest, n_candidates, own, labels, 2, 49)
+    met = [reference.forest_candidates(rows[i], forest, min(n_candidates, 60), own[i]) for i in range(2, 49)]
+    assert n_pairs == sum(map(len, met)) == 47 * min(n_candidates, 60)
     expected = [
-        reference.nearest_candidate(rows[i], centers, some, own[i]) for i, some in zip(range(2, 29), met, strict=True)
+        reference.nearest_candidate(rows[i], centers, some, own[i]) for i, some in zip(range(2, 49), met, strict=True)
     ]
-    np.testing.assert_array_equal(labels[2:29], expected)
-    assert (labels[[0, 1, 29]] == -7).all()
-    if n_candidates >= 20:
-        np.testing.assert_array_equal(expected, reference.search_nearest(rows[2:29], centers)[0])
+    np.testing.assert_array_equal(labels[2:49], expected)
+    assert (labels[[0, 1, 49]] == -7).all()
+    if n_candidates >= 60:
+        np.testing.assert_array_equal(expected, reference.search_nearest(rows[2:49], centers)[0])
 
 
 def test_the_queue_is_a_heap():

@@ -17,7 +17,12 @@ from closure_kmeans._parallel import Threads
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.baselines.approximate import grow_forest, search_forest
 from closure_kmeans.baselines.canopy import centers_inside, draw_canopies
+from closure_kmeans.baselines.flat import move
+from closure_kmeans.baselines.hierarchical import assign_children
+from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.iteration import Clustering
+from closure_kmeans.points import arrange_points
 
 MONOTONE = {
     "Lloyd": lambda k, **parameters: LloydKMeans(k, **parameters),
@@ -153,6 +158,23 @@ def test_labels_that_leave_clusters_empty_are_refilled(method, X, data):
     np.testing.assert_array_equal(np.unique(fitted.labels_), np.arange(k))
 
 
+def arranged(X, labels, k):
+    """Points in the order of the rows, and a state of theirs."""
+    with Threads(1) as threads:
+        points, _ = arrange_points(X, np.ones(1), 1, None, np.random.default_rng(0), threads)
+        return points, Clustering(labels, update(points, labels, k, threads))
+
+
+@pytest.mark.parametrize("may_rise", [False, True])
+def test_a_step_that_raises_the_distortion_is_dropped_unless_it_may(X, may_rise):
+    labels = LloydKMeans(20, random_state=0).fit(X[:500]).labels_
+    points, state = arranged(X[:500], labels, 20)
+    with Threads(1) as threads:
+        step = move(points, state, np.roll(labels, 1), 7, threads, may_rise=may_rise)
+    assert (step.state is state) == (step.n_active == 0) == (not may_rise)
+    assert (step.state.clusters.inertia > state.clusters.inertia) == may_rise
+
+
 # -- approximate k-means ---------------------------------------------------------------------------------------------
 
 
@@ -247,6 +269,21 @@ def test_no_leaf_is_empty_and_copies_of_a_row_share_one(kind, branching, depth):
         n_rows = row.max() + 1
         assert min(branching, n_rows) <= n_leaves <= min(branching**depth, n_rows)
         assert len(set(zip(row, fitted.labels_, strict=True))) == n_rows
+
+
+def test_a_child_without_points_takes_some_of_a_siblings(X):
+    """Nodes of 200 points with 3 and 4 children, of which one in the first and two in the second are out of reach."""
+    nodes = np.repeat(np.arange(2, dtype=np.int32), 200)
+    points, _ = arranged(X[:400], nodes.copy(), 2)
+    centers, starts = X[:7] - points.mean, np.array([0, 3, 7])
+    centers[[1, 4, 6]] = 1e6
+    with Threads(1) as threads:
+        labels = assign_children(points, centers, nodes, starts, threads)
+    np.testing.assert_array_equal(np.unique(labels[:200]), [0, 1, 2])
+    np.testing.assert_array_equal(np.unique(labels[200:]), [3, 4, 5, 6])
+    nearest = reference.nearest_children(X[:400] - points.mean, centers, starts, nodes)
+    assert (labels == nearest).mean() > 0.3
+    assert set(np.unique(nearest)) == {0, 2, 3, 5}
 
 
 def test_as_many_leaves_as_asked_for_if_there_are_rows_for_them(X):

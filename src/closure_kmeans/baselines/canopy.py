@@ -159,7 +159,6 @@ def draw_canopies(
             continue
         draw = partial(_kernels.draw_canopy, coordinates, middle, loose_radius**2, tight_radius**2, near, covered)
         sizes = threads.for_each_block(draw, n_points, block)
-        covered[middle] = True
         middles.append(middle)
         canopies.append(np.concatenate([near[i * block : i * block + size] for i, size in enumerate(sizes)]))
     starts = np.cumsum([0, *map(len, canopies)])
