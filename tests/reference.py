@@ -164,6 +164,82 @@ def assign_by_closures(costs, labels, partitions):
     return new_labels, best
 
 
+# -- baselines -------------------------------------------------------------------------------------------------------
+
+
+def choose_cut(centers, node, draw, n_sample, n_axes):
+    """The mean of a dimension drawn from those of largest variance, of equal ones the first."""
+    sample = np.asarray(centers, np.float64)[node[:n_sample]]
+    widest = np.argsort(-sample.var(axis=0), kind="stable")[:n_axes]
+    axis = widest[int(draw * len(widest))]
+    return axis, sample[:, axis].mean()
+
+
+def split_node(centers, node, axis, cut):
+    """Those below the cut first, both sides in their old order; one side alone is halved."""
+    left = np.asarray(centers)[node, axis] < cut
+    n_left = left.sum() if left.any() and not left.all() else len(node) // 2
+    return np.concatenate([node[left], node[~left]]), n_left
+
+
+def leaves_of(forest, tree, node):
+    """The centres below a node."""
+    child = forest.children[tree, node]
+    return [-1 - child] if child < 0 else leaves_of(forest, tree, child) + leaves_of(forest, tree, child + 1)
+
+
+def forest_candidates(row, forest, n_candidates, own=-1):
+    """The centres that the search meets, in their order: always the leaf below the nearest branch not yet taken."""
+    met = [] if own < 0 else [own]
+    branches = [(0.0, tree, 0) for tree in range(len(forest.children))]
+    while len(met) < n_candidates and branches:
+        bound, tree, node = branches.pop(min(range(len(branches)), key=lambda i: branches[i][0]))
+        while (child := forest.children[tree, node]) > 0:
+            across = float(row[forest.axes[tree, node]]) - float(forest.cuts[tree, node])
+            node, other = (child, child + 1) if across < 0 else (child + 1, child)
+            branches.append((bound + across**2, tree, other))
+        if -1 - child not in met:
+            met.append(-1 - child)
+    return met
+
+
+def nearest_candidate(row, centers, candidates, own=-1):
+    distances = squared_distances([row], np.asarray(centers)[candidates])[0]
+    nearest = {candidate for candidate, d in zip(candidates, distances, strict=True) if d == distances.min()}
+    return own if own in nearest else min(nearest)
+
+
+def canopies(coordinates, order, loose, tight):
+    """Around each point in the given order that no canopy covers tightly, all points within the loose radius."""
+    distances = np.sqrt(squared_distances(coordinates, coordinates))
+    uncovered, found = set(range(len(coordinates))), []
+    for middle in order:
+        if middle in uncovered:
+            found.append((middle, np.flatnonzero(distances[middle] <= loose)))
+            uncovered -= set(np.flatnonzero(distances[middle] <= tight)) | {middle}
+    return found
+
+
+def assign_canopies(X, centers, labels, canopies, inside):
+    """Each point to the nearest of its own centre and those in its canopies: (labels, number of pairs)."""
+    candidates = [[own] for own in labels]
+    for members, some in zip(canopies, inside, strict=True):
+        for i in members:
+            candidates[i].extend(some)
+    new_labels = [nearest_candidate(x, centers, some, own) for x, some, own in zip(X, candidates, labels, strict=True)]
+    return np.array(new_labels), sum(map(len, candidates))
+
+
+def nearest_children(X, centers, starts, nodes):
+    """The nearest child of each row's node, the first of several."""
+    return np.array(
+        [
+            starts[node] + squared_distances([x], centers[starts[node] : starts[node + 1]])[0].argmin()
+            for x, node in zip(X, nodes, strict=True)
+        ]
+    )
+
+
 # -- update ----------------------------------------------------------------------------------------------------------
 
 

@@ -7,8 +7,23 @@ import scipy.sparse
 from sklearn.exceptions import NotFittedError
 
 from closure_kmeans import ClosureKMeans, _validation
+from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 
 X = np.random.default_rng(0).normal(size=(20, 3))
+
+
+BASELINES = (LloydKMeans, ApproximateKMeans, CanopyKMeans, HierarchicalKMeans)
+every_estimator = pytest.mark.parametrize("kind", [ClosureKMeans, *BASELINES])
+
+
+def clusters(kind, n):
+    """The parameters that ask for so many clusters."""
+    return {"branching": n, "depth": 1} if kind is HierarchicalKMeans else {"n_clusters": n}
+
+
+def tree(kind, tree_dims):
+    """How the first tree is grown, if there is one."""
+    return {} if kind is HierarchicalKMeans else {"tree_dims": tree_dims}
 
 
 def with_value(value, dtype=np.float64):
@@ -17,18 +32,18 @@ def with_value(value, dtype=np.float64):
     return rows
 
 
-def refuses(error, match, rows=X, weights=None, **parameters):
+def refuses(error, match, rows=X, weights=None, kind=ClosureKMeans, **parameters):
     """A fit is refused, of a new model and of a fitted one, and both stay what they were."""
-    model = ClosureKMeans(**{"n_clusters": 4} | parameters)
+    model = kind(**clusters(kind, 4) | parameters)
     with pytest.raises(error, match=match):
         model.fit(rows, sample_weight=weights)
     with pytest.raises(NotFittedError):
         model.predict(X)
 
-    model = ClosureKMeans(2, random_state=0).fit(X[:, :2])
+    model = kind(**clusters(kind, 2), random_state=0).fit(X[:, :2])
     before = dict(vars(model))
     with pytest.raises(error, match=match):
-        model.set_params(**{"n_clusters": 4} | parameters).fit(rows, sample_weight=weights)
+        model.set_params(**clusters(kind, 4) | parameters).fit(rows, sample_weight=weights)
     fitted = [name for name in before if name.endswith("_")]
     assert {name: vars(model).get(name) is before[name] for name in fitted} == dict.fromkeys(fitted, True)
     assert not set(vars(model)) - set(before)
@@ -40,18 +55,20 @@ def refuses(error, match, rows=X, weights=None, **parameters):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("tree_dims", [None, 2])
-def test_nan_and_infinity(dtype, value, tree_dims):
+@every_estimator
+def test_nan_and_infinity(dtype, value, tree_dims, kind):
     message = "X must not contain NaN or infinity, but row 7 does"
-    refuses(ValueError, message, with_value(value, dtype), tree_dims=tree_dims)
+    refuses(ValueError, message, with_value(value, dtype), kind=kind, **tree(kind, tree_dims))
 
 
 @pytest.mark.parametrize("tree_dims", [None, 2])
-def test_squares_that_overflow(tree_dims):
+@every_estimator
+def test_squares_that_overflow(tree_dims, kind):
     message = "the squares of the values of X must not overflow float64, but row 7 holds 1e.200: scale the data$"
-    refuses(ValueError, message, with_value(-1e200), tree_dims=tree_dims)
+    refuses(ValueError, message, with_value(-1e200), kind=kind, **tree(kind, tree_dims))
     message = "must not overflow float32, but row 7 holds 1e.30: scale the data or pass float64$"
-    refuses(ValueError, message, with_value(1e30, np.float32), tree_dims=tree_dims)
-    refuses(ValueError, "must not overflow float64", np.where(X > 0, 1e308, -1e308), tree_dims=tree_dims)
+    refuses(ValueError, message, with_value(1e30, np.float32), kind=kind, **tree(kind, tree_dims))
+    refuses(ValueError, "must not overflow float64", np.where(X > 0, 1e308, -1e308), kind=kind, **tree(kind, tree_dims))
 
 
 def test_more_clusters_than_rows():
@@ -71,9 +88,10 @@ def test_distinct_rows_are_counted_among_those_with_weight():
     refuses(ValueError, "number of rows, got n_clusters=4, n_samples=3", weights=[1, 1, 1] + 17 * [0])
 
 
-def test_no_rows_and_no_columns():
-    refuses(ValueError, r"Found array with 0 sample\(s\)", np.empty((0, 3)))
-    refuses(ValueError, r"Found array with 0 feature\(s\)", np.empty((3, 0)))
+@every_estimator
+def test_no_rows_and_no_columns(kind):
+    refuses(ValueError, r"Found array with 0 sample\(s\)", np.empty((0, 3)), kind=kind)
+    refuses(ValueError, r"Found array with 0 feature\(s\)", np.empty((3, 0)), kind=kind)
 
 
 def test_one_row():
@@ -99,8 +117,9 @@ def test_one_row():
     ],
     ids=str.split("vector scalar cube ragged complex strings objects sparse none"),
 )
-def test_rows_of_the_wrong_kind(rows, error, match):
-    refuses(error, match, rows)
+@every_estimator
+def test_rows_of_the_wrong_kind(rows, error, match, kind):
+    refuses(error, match, rows, kind=kind)
 
 
 def test_memory_that_will_not_suffice(monkeypatch):
@@ -124,22 +143,25 @@ def test_physical_memory(monkeypatch):
     assert _validation.physical_memory() == np.inf
 
 
-def test_rows_to_predict():
-    model = ClosureKMeans(4, random_state=0).fit(X)
-    for method in (model.predict, model.transform, model.score):
-        with pytest.raises(ValueError, match="X has 2 features, but ClosureKMeans is expecting 3 features"):
+@every_estimator
+def test_rows_to_predict(kind):
+    model = kind(**clusters(kind, 4), random_state=0).fit(X)
+    names = ["predict", "transform", "score"] + ["paths"] * (kind is HierarchicalKMeans)
+    for method in (getattr(model, name) for name in names):
+        with pytest.raises(ValueError, match=f"X has 2 features, but {kind.__name__} is expecting 3 features"):
             method(X[:, :2])
         with pytest.raises(ValueError, match="Input X contains NaN"):
             method(with_value(np.nan))
         with pytest.raises(TypeError, match="Sparse data was passed"):
             method(scipy.sparse.csr_array(X))
         with pytest.raises(NotFittedError):
-            getattr(ClosureKMeans(), method.__name__)(X)
+            getattr(kind(), method.__name__)(X)
 
 
 @pytest.mark.parametrize("value", [3e38, -3e38])
-def test_rows_whose_products_overflow_can_be_predicted(value):
-    model = ClosureKMeans(4, random_state=0).fit(np.float32(1000 * X))
+@every_estimator
+def test_rows_whose_products_overflow_can_be_predicted(value, kind):
+    model = kind(**clusters(kind, 4), random_state=0).fit(np.float32(1000 * X))
     rows = np.full((5, 3), value, np.float32)
     expected, _ = reference.search_nearest(rows, model.cluster_centers_)
     np.testing.assert_array_equal(model.predict(rows), expected)
@@ -162,10 +184,11 @@ def test_rows_whose_products_overflow_can_be_predicted(value):
     ],
     ids=str.split("negative zero nan infinity short column scalar"),
 )
-def test_weights(weights, match):
-    refuses(ValueError, match, weights=weights)
+@every_estimator
+def test_weights(weights, match, kind):
+    refuses(ValueError, match, weights=weights, kind=kind)
     with pytest.raises(ValueError, match=match):
-        ClosureKMeans(4, random_state=0).fit(X).score(X, sample_weight=weights)
+        kind(**clusters(kind, 4), random_state=0).fit(X).score(X, sample_weight=weights)
 
 
 @pytest.mark.parametrize("weights", [np.ones(20, complex), ["a"] * 20, [{}] * 20], ids=["complex", "text", "objects"])
@@ -180,37 +203,62 @@ def test_rows_of_weight_zero_are_checked_too():
 # -- parameters ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["n_clusters", "max_iter", "leaf_size", "max_trees", "tree_dims"])
-def test_whole_numbers(name):
-    refuses(ValueError, f"{name} must be at least 1, got 0", **{name: 0})
-    refuses(ValueError, f"{name} must be at least 1, got -3", **{name: -3})
+WHOLE_NUMBERS = [
+    *((ClosureKMeans, name) for name in ("n_clusters", "max_iter", "leaf_size", "max_trees", "tree_dims")),
+    *((kind, name) for kind in (LloydKMeans, ApproximateKMeans, CanopyKMeans) for name in ("n_clusters", "max_iter")),
+    (ApproximateKMeans, "n_candidates"),
+    (ApproximateKMeans, "n_trees"),
+    (CanopyKMeans, "canopy_dims"),
+    (HierarchicalKMeans, "depth"),
+    (HierarchicalKMeans, "max_iter"),
+    (HierarchicalKMeans, "branching"),
+]
+NUMBERS = [
+    *((ClosureKMeans, name) for name in ("tol", "min_fall", "target_accuracy")),
+    *((kind, "tol") for kind in BASELINES),
+    (CanopyKMeans, "loose"),
+    (CanopyKMeans, "tight"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), WHOLE_NUMBERS)
+def test_whole_numbers(kind, name):
+    smallest = 2 if name == "branching" else 1
+    refuses(ValueError, f"{name} must be at least {smallest}, got {smallest - 1}", kind=kind, **{name: smallest - 1})
+    refuses(ValueError, f"{name} must be at least {smallest}, got -3", kind=kind, **{name: -3})
     for value in (2.0, "2", True, [2]):
-        refuses(TypeError, f"{name} must be an integer, got {value!r}".replace("[2]", r"\[2\]"), **{name: value})
+        message = f"{name} must be an integer, got {value!r}".replace("[2]", r"\[2\]")
+        refuses(TypeError, message, kind=kind, **{name: value})
 
 
-@pytest.mark.parametrize(
-    "name", ["n_clusters", "max_iter", "leaf_size", "max_trees", "tol", "min_fall", "target_accuracy"]
-)
-def test_none_is_no_number(name):
-    refuses(TypeError, f"{name} must be an? (integer|number), got None", **{name: None})
+@pytest.mark.parametrize(("kind", "name"), [*(pair for pair in WHOLE_NUMBERS if pair[1] != "tree_dims"), *NUMBERS])
+def test_none_is_no_number(kind, name):
+    refuses(TypeError, f"{name} must be an? (integer|number), got None", kind=kind, **{name: None})
+
+
+def test_radii_of_canopies():
+    refuses(ValueError, "loose must be at most 1, got 1.5", kind=CanopyKMeans, loose=1.5)
+    refuses(ValueError, "tight must be at most 0.1, got 0.2", kind=CanopyKMeans, loose=0.1, tight=0.2)
 
 
 def test_target_accuracy():
     refuses(ValueError, "target_accuracy must be at most 1, got 1.5", target_accuracy=1.5)
 
 
-@pytest.mark.parametrize("name", ["tol", "min_fall", "max_time", "target_accuracy"])
-def test_numbers(name):
-    refuses(ValueError, f"{name} must be at least 0, got -0.1", **{name: -0.1})
-    refuses(ValueError, f"{name} must be at least 0, got nan", **{name: np.nan})
+@pytest.mark.parametrize(("kind", "name"), [*NUMBERS, (ClosureKMeans, "max_time")])
+def test_numbers(kind, name):
+    refuses(ValueError, f"{name} must be at least 0, got -0.1", kind=kind, **{name: -0.1})
+    refuses(ValueError, f"{name} must be at least 0, got nan", kind=kind, **{name: np.nan})
     for value in ("0.1", True, 1j):
-        refuses(TypeError, f"{name} must be a number, got {value!r}", **{name: value})
+        refuses(TypeError, f"{name} must be a number, got {value!r}", kind=kind, **{name: value})
 
 
-@pytest.mark.parametrize("name", ["adaptive", "extrapolate"])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(ClosureKMeans, "adaptive"), (ClosureKMeans, "extrapolate"), (ApproximateKMeans, "refined")]
+)
 @pytest.mark.parametrize("value", ["no", None, 2])
-def test_truth_values(name, value):
-    refuses(TypeError, f"{name} must be True or False, got {value!r}", **{name: value})
+def test_truth_values(kind, name, value):
+    refuses(TypeError, f"{name} must be True or False, got {value!r}", kind=kind, **{name: value})
 
 
 def test_n_jobs():

@@ -5,6 +5,7 @@ import pickle
 import signal
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain, count
 from types import SimpleNamespace
 
@@ -19,6 +20,16 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from closure_kmeans import ClosureKMeans, Iteration, base, closure
 from closure_kmeans._parallel import Threads
+from closure_kmeans.baselines import (
+    ApproximateKMeans,
+    CanopyKMeans,
+    HierarchicalKMeans,
+    LloydKMeans,
+    approximate,
+    canopy,
+    flat,
+    hierarchical,
+)
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.points import arrange_points
 
@@ -31,7 +42,16 @@ EXPECTED_FAILURES = {
 
 
 @parametrize_with_checks(
-    [ClosureKMeans(), ClosureKMeans.paper()], expected_failed_checks=lambda estimator: EXPECTED_FAILURES
+    [
+        ClosureKMeans(),
+        ClosureKMeans.paper(),
+        LloydKMeans(),
+        ApproximateKMeans(),
+        ApproximateKMeans(refined=True),
+        CanopyKMeans(),
+        HierarchicalKMeans(branching=2),
+    ],
+    expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
 )
 def test_scikit_learn(estimator, check):
     check(estimator)
@@ -42,9 +62,28 @@ def sift():
     return load_sift()[:2000].astype(np.float32)
 
 
+# Each estimator, to be made with 50 clusters unless told otherwise.
+METHODS = {
+    "closures": partial(ClosureKMeans, 50),
+    "Lloyd": partial(LloydKMeans, 50),
+    "AKM": partial(ApproximateKMeans, 50, n_candidates=20),
+    "RAKM": partial(ApproximateKMeans, 50, n_candidates=20, refined=True),
+    "canopies": partial(CanopyKMeans, 50, loose=0.2, tight=0.2),
+    "HKM": partial(HierarchicalKMeans, branching=5, depth=2),
+}
+FLAT = [name for name in METHODS if name != "HKM"]
+every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
+every_flat_method = pytest.mark.parametrize("make", [METHODS[name] for name in FLAT], ids=FLAT)
+
+
 @pytest.fixture(scope="module")
 def fitted(X):
     return ClosureKMeans(50, random_state=0).fit(X)
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def fitted_by_any(X, request):
+    return METHODS[request.param](random_state=0).fit(X)
 
 
 def same(a, b):
@@ -58,69 +97,76 @@ def same(a, b):
 # -- what a fit leaves -----------------------------------------------------------------------------------------------
 
 
-def test_attributes(fitted, X):
-    assert fitted.labels_.dtype == np.int32
-    assert fitted.labels_.shape == (2000,)
-    assert fitted.cluster_centers_.dtype == np.float32
-    assert fitted.cluster_centers_.shape == (50, 128)
-    assert isinstance(fitted.inertia_, float)
-    assert fitted.inertia_ == pytest.approx(reference.inertia(X, fitted.labels_))
-    assert fitted.n_features_in_ == 128
-    assert fitted.n_iter_ == len(fitted.history_) > 1
-    assert fitted.stopped_by_ == "converged"
+def test_attributes(fitted_by_any, X):
+    model = fitted_by_any
+    k = 25 if isinstance(model, HierarchicalKMeans) else 50
+    assert model.labels_.dtype == np.int32
+    assert model.labels_.shape == (2000,)
+    np.testing.assert_array_equal(np.unique(model.labels_), np.arange(k))
+    assert model.cluster_centers_.dtype == np.float32
+    assert model.cluster_centers_.shape == (k, 128)
+    assert isinstance(model.inertia_, float)
+    assert model.inertia_ == pytest.approx(reference.inertia(X, model.labels_))
+    assert model.n_features_in_ == 128
+    assert model.n_iter_ == len(model.history_) > 1
+    assert model.stopped_by_ == "converged"
 
 
-def test_history(fitted, X):
-    assert all(isinstance(record, Iteration) for record in fitted.history_)
-    columns = map(np.array, zip(*fitted.history_, strict=True))
+def test_history(fitted_by_any, X):
+    model = fitted_by_any
+    assert all(isinstance(record, Iteration) for record in model.history_)
+    columns = map(np.array, zip(*model.history_, strict=True))
     number, seconds, inertia, n_active, n_trees, n_candidates, accuracy = columns
-    np.testing.assert_array_equal(number, np.arange(fitted.n_iter_) + 1)
+    np.testing.assert_array_equal(number, np.arange(model.n_iter_) + 1)
     assert (np.diff(seconds, prepend=0) > 0).all()
-    assert inertia[-1] == fitted.inertia_
+    assert inertia[-1] == model.inertia_
     assert ((n_active >= 0) & (n_active <= 2000)).all()
-    assert (n_trees == 1).all()
+    assert (n_trees == {ClosureKMeans: 1, ApproximateKMeans: 8}.get(type(model), 0)).all()
     assert ((n_candidates > 1) & (n_candidates <= 2 * 50)).all()
-    nearest, _ = reference.search_nearest(X, fitted.cluster_centers_)
-    assert accuracy[-1] == pytest.approx(np.mean(nearest == fitted.labels_), abs=0.05)
+    nearest, _ = reference.search_nearest(X, model.cluster_centers_)
+    assert accuracy[-1] == pytest.approx(np.mean(nearest == model.labels_), abs=0.05)
 
 
-def test_n_active_counts_the_rows_that_changed_their_cluster(X):
+@every_flat_method
+def test_n_active_counts_the_rows_that_changed_their_cluster(X, make):
     start = np.arange(2000) % 50
-    step = ClosureKMeans(50, init=start, max_iter=1, random_state=0).fit(X)
+    step = make(init=start, max_iter=1, random_state=0).fit(X)
     assert step.history_[0].n_active == np.count_nonzero(step.labels_ != start)
 
 
-def test_fit_predict_is_fit(X, fitted):
-    np.testing.assert_array_equal(ClosureKMeans(50, random_state=0).fit_predict(X), fitted.labels_)
+def test_fit_predict_is_fit(X, fitted_by_any):
+    np.testing.assert_array_equal(clone(fitted_by_any).fit_predict(X), fitted_by_any.labels_)
 
 
-def test_a_refit_forgets_what_was_before(X, fitted):
-    model = clone(fitted).fit(X[:100, :3])
-    assert same(model.fit(X), fitted)
+def test_a_refit_forgets_what_was_before(X, fitted_by_any):
+    model = clone(fitted_by_any).fit(X[:100, :3])
+    assert same(model.fit(X), fitted_by_any)
     assert model.n_features_in_ == 128
 
 
-def test_the_seed_decides(X, fitted):
-    assert same(clone(fitted).fit(X), fitted)
-    assert not same(clone(fitted).set_params(random_state=1).fit(X), fitted)
-    model = ClosureKMeans(50, random_state=np.random.RandomState(0))
+def test_the_seed_decides(X, fitted_by_any):
+    assert same(clone(fitted_by_any).fit(X), fitted_by_any)
+    assert not same(clone(fitted_by_any).set_params(random_state=1).fit(X), fitted_by_any)
+    model = clone(fitted_by_any).set_params(random_state=np.random.RandomState(0))
     assert model.fit(X).inertia_ != model.fit(X).inertia_
 
 
+@every_method
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8", "int8", "int64", "bool"])
-def test_precision(X, dtype):
+def test_precision(X, dtype, make):
     rows = (X[:500] // 2).astype(dtype)
-    model = ClosureKMeans(20, random_state=0).fit(rows)
+    model = make(random_state=0).fit(rows)
     expected = np.float64 if dtype in ("float64", "int64", "bool") else np.float32
     assert model.cluster_centers_.dtype == expected
     assert model.transform(rows).dtype == expected
     assert model.inertia_ == pytest.approx(reference.inertia(rows, model.labels_), rel=1e-5)
 
 
+@every_method
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8"])
-def test_narrow_numbers_are_clustered_like_the_same_numbers_in_float32(X, dtype):
+def test_narrow_numbers_are_clustered_like_the_same_numbers_in_float32(X, dtype, make):
     rows = (X // 2).astype(dtype)
-    narrow, wide = (ClosureKMeans(50, random_state=0).fit(some) for some in (rows, rows.astype(np.float32)))
+    narrow, wide = (make(random_state=0).fit(some) for some in (rows, rows.astype(np.float32)))
     assert narrow.inertia_ == pytest.approx(wide.inertia_, rel=0.01)
     np.testing.assert_array_equal(narrow.predict(rows), narrow.predict(rows.astype(np.float32)))
 
@@ -143,13 +189,16 @@ def test_float32_is_held_as_bytes_only_if_that_loses_nothing(X, value):
     np.testing.assert_array_equal(points.rows, rows[tree.members])
 
 
-def test_lists_and_strided_arrays(X, fitted):
+def test_lists_and_strided_arrays(X, fitted_by_any):
     for rows in (np.asfortranarray(X), np.repeat(X, 2, axis=0)[::2]):
-        assert same(clone(fitted).fit(rows), fitted)
-    assert ClosureKMeans(2).fit([[0, 0], [0, 1], [9, 9]]).labels_.tolist() in ([0, 0, 1], [1, 1, 0])
+        assert same(clone(fitted_by_any).fit(rows), fitted_by_any)
+    two = {"branching": 2, "depth": 1} if isinstance(fitted_by_any, HierarchicalKMeans) else {"n_clusters": 2}
+    model = clone(fitted_by_any).set_params(**two).fit([[0, 0], [0, 1], [9, 9]])
+    assert model.labels_.tolist() in ([0, 0, 1], [1, 1, 0])
 
 
-def test_the_input_is_left_alone(X):
+@every_flat_method
+def test_the_input_is_left_alone(X, make):
     weights, centers, labels = np.ones(2000), X[:50].copy(), np.arange(2000) % 50
     given = [X.copy(), weights.copy(), centers.copy(), labels.copy()]
     for array in (weights, centers, labels):
@@ -157,7 +206,7 @@ def test_the_input_is_left_alone(X):
     rows = X.copy()
     rows.flags.writeable = False
     for init in (centers, labels, "tree", "random"):
-        model = ClosureKMeans(50, init=init, max_iter=2).fit(rows, sample_weight=weights)
+        model = make(init=init, max_iter=2).fit(rows, sample_weight=weights)
         model.predict(rows)
         model.transform(rows)
         model.score(rows, sample_weight=weights)
@@ -205,36 +254,39 @@ def test_parameters(X, parameters):
     assert model.inertia_ == pytest.approx(reference.inertia(X[:500], model.labels_))
 
 
-def test_starts(X):
+@every_flat_method
+def test_starts(X, make):
     """Each ends near the others; a start from labels or centres is taken as it is."""
     random = np.random.default_rng(0)
     inits = ["tree", "random", X[random.choice(2000, 50, replace=False)], random.integers(50, size=2000)]
-    inertias = [ClosureKMeans(50, init=init, random_state=0).fit(X).inertia_ for init in inits]
+    inertias = [make(init=init, random_state=0).fit(X).inertia_ for init in inits]
     assert max(inertias) < 1.03 * min(inertias)
 
 
-@pytest.mark.parametrize("mode", [ClosureKMeans, ClosureKMeans.paper])
+@pytest.mark.parametrize("mode", [*(METHODS[name] for name in FLAT if name != "AKM"), partial(ClosureKMeans.paper, 50)])
 @pytest.mark.parametrize("start", ["cluster_centers_", "labels_"])
 def test_a_warm_start_goes_on_from_where_it_is(X, mode, start):
-    fitted = mode(50, max_iter=3, random_state=0).fit(X)
-    warm = mode(50, init=getattr(fitted, start), random_state=1).fit(X)
+    fitted = mode(max_iter=3, random_state=0).fit(X)
+    warm = mode(init=getattr(fitted, start), random_state=1).fit(X)
     assert warm.inertia_ < fitted.inertia_
     assert all(record.inertia <= fitted.inertia_ for record in warm.history_)
 
 
-def test_max_iter_and_tol(X):
-    model = ClosureKMeans(50, max_iter=3, random_state=0).fit(X)
+@every_flat_method
+def test_max_iter_and_tol(X, make):
+    model = make(max_iter=3, random_state=0).fit(X)
     assert (model.n_iter_, model.stopped_by_) == (3, "max_iter")
-    model = ClosureKMeans(50, tol=0.01, random_state=0).fit(X)
+    model = make(tol=0.01, random_state=0).fit(X)
     falls = 1 - np.array([b.inertia / a.inertia for a, b in zip(model.history_, model.history_[1:], strict=False)])
     assert model.stopped_by_ == "converged"
     assert falls[-1] < 0.01 <= falls[:-1].min()
 
 
-def test_max_time(X):
-    model = ClosureKMeans(50, max_time=0).fit(X)
+@every_method
+def test_max_time(X, make):
+    model = make(max_time=0).fit(X)
     assert (model.n_iter_, model.stopped_by_) == (1, "max_time")
-    assert ClosureKMeans(50, max_time=1e6).fit(X).stopped_by_ == "converged"
+    assert make(max_time=1e6).fit(X).stopped_by_ == "converged"
 
 
 def test_max_time_does_not_take_the_set_up_for_an_iteration(X, monkeypatch):
@@ -246,34 +298,37 @@ def test_max_time_does_not_take_the_set_up_for_an_iteration(X, monkeypatch):
     assert model.stopped_by_ == "max_time"
 
 
-def test_verbose_shows_progress(X, capsys):
-    ClosureKMeans(50, verbose=1, max_iter=2).fit(X)
+@every_method
+def test_verbose_shows_progress(X, capsys, make):
+    make(verbose=1, max_iter=2).fit(X)
     assert "distortion" in capsys.readouterr().err
-    ClosureKMeans(50, max_iter=2).fit(X)
+    make(max_iter=2).fit(X)
     assert capsys.readouterr() == ("", "")
 
 
 # -- stopping --------------------------------------------------------------------------------------------------------
 
 
-def test_a_callback_sees_each_iteration_and_may_stop(X):
+@every_method
+def test_a_callback_sees_each_iteration_and_may_stop(X, make):
     seen = []
 
     def callback(record):
         seen.append(record)
         return len(seen) == 4
 
-    model = ClosureKMeans(50, callback=callback, random_state=0).fit(X)
+    model = make(callback=callback, random_state=0).fit(X)
     assert model.stopped_by_ == "callback"
     assert model.history_ == seen
     assert len(seen) == 4
 
 
-def test_an_error_in_a_callback_is_raised(X):
+@every_method
+def test_an_error_in_a_callback_is_raised(X, make):
     def callback(record):
         raise ZeroDivisionError
 
-    model = ClosureKMeans(50, callback=callback)
+    model = make(callback=callback)
     with pytest.raises(ZeroDivisionError):
         model.fit(X)
     with pytest.raises(NotFittedError):
@@ -292,21 +347,45 @@ def interrupt_after(n_calls, function):
     return interrupted
 
 
+# What assigns the points, for each method, and how often it is called before the first iteration.
+ASSIGNMENTS = {
+    "closures": (closure, "assign_by_closures", 0),
+    "Lloyd": (flat, "nearest_centers", 0),
+    "AKM": (approximate, "search_forest", 0),
+    "RAKM": (approximate, "search_forest", 0),
+    "canopies": (canopy, "centers_inside", 0),
+    "HKM": (hierarchical, "assign_children", 1),
+}
+
+
 @pytest.mark.parametrize("n_jobs", [1, 2])
 @pytest.mark.parametrize(("where", "n_done"), [("callback", 3), ("assignment", 2)])
-def test_an_interrupt_leaves_the_best_state_so_far(X, monkeypatch, where, n_done, n_jobs):
-    model = ClosureKMeans(50, random_state=0, n_jobs=n_jobs)
-    expected = clone(model).set_params(max_iter=n_done).fit(X)
+@pytest.mark.parametrize("method", METHODS)
+def test_an_interrupt_leaves_the_best_state_so_far(X, monkeypatch, method, where, n_done, n_jobs):
+    model = METHODS[method](random_state=0, n_jobs=n_jobs)
+    expected = clone(model).set_params(callback=lambda record: record.iteration == n_done).fit(X)
     if where == "callback":
         model.set_params(callback=interrupt_after(2, lambda record: None))
     else:
-        monkeypatch.setattr(closure, "assign_by_closures", interrupt_after(2, closure.assign_by_closures))
+        module, name, n_before = ASSIGNMENTS[method]
+        monkeypatch.setattr(module, name, interrupt_after(2 + n_before, getattr(module, name)))
     with pytest.warns(RuntimeWarning, match=f"interrupted: the model is as it was after iteration {n_done}"):
         model.fit(X)
     assert model.stopped_by_ == "interrupted"
     assert model.n_iter_ == n_done
     assert same(model, expected)
     assert model.inertia_ == pytest.approx(reference.inertia(X, model.labels_))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_interrupt_in_the_first_iteration_leaves_nothing(X, monkeypatch, method):
+    module, name, n_before = ASSIGNMENTS[method]
+    monkeypatch.setattr(module, name, interrupt_after(n_before, getattr(module, name)))
+    model = METHODS[method]()
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
 
 
 def test_an_interrupt_before_there_is_a_state_leaves_nothing(X, monkeypatch):
@@ -333,11 +412,14 @@ def test_an_interrupt_while_rows_without_weight_are_labelled_leaves_the_model_as
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])
-def test_predict_is_exact_and_a_function_of_the_row(fitted, dtype):
+def test_predict_is_exact_and_a_function_of_the_row(fitted_by_any, dtype):
+    fitted = fitted_by_any
     rows = load_sift()[5000:5300].astype(dtype)
     labels = fitted.predict(rows)
     expected, _ = reference.search_nearest(rows, fitted.cluster_centers_)
-    np.testing.assert_array_equal(labels, expected)
+    np.testing.assert_array_equal(fitted.predict(rows, exact=True), expected)
+    if not isinstance(fitted, HierarchicalKMeans):
+        np.testing.assert_array_equal(labels, expected)
     assert labels.dtype == np.int32
     order = np.random.default_rng(0).permutation(len(rows))
     np.testing.assert_array_equal(fitted.predict(rows[order]), labels[order])
@@ -376,15 +458,17 @@ def test_transform_and_score(fitted, X):
 # -- weights ---------------------------------------------------------------------------------------------------------
 
 
-def test_weights_enter_centers_and_inertia(X):
+@every_method
+def test_weights_enter_centers_and_inertia(X, make):
     weights = np.random.default_rng(0).random(2000)
-    model = ClosureKMeans(50, random_state=0).fit(X, sample_weight=weights)
+    model = make(random_state=0).fit(X, sample_weight=weights)
     centers, _, errors = reference.update_clusters(X, weights, model.labels_, model.cluster_centers_)
     np.testing.assert_allclose(model.cluster_centers_, centers, rtol=1e-4, atol=1e-3)
     assert model.inertia_ == pytest.approx(errors.sum())
 
 
-def test_equal_weights_are_no_weights(X, fitted):
+def test_equal_weights_are_no_weights(X, fitted_by_any):
+    fitted = fitted_by_any
     assert same(clone(fitted).fit(X, sample_weight=np.ones(2000)), fitted)
     doubled = clone(fitted).fit(X, sample_weight=np.full(2000, 2.0))
     np.testing.assert_array_equal(doubled.labels_, fitted.labels_)
@@ -392,13 +476,14 @@ def test_equal_weights_are_no_weights(X, fitted):
 
 
 @pytest.mark.parametrize("init", ["tree", "random", "centers", "labels"])
-def test_rows_of_weight_zero_take_no_part_but_get_a_label(X, init):
+@every_flat_method
+def test_rows_of_weight_zero_take_no_part_but_get_a_label(X, make, init):
     weights = np.random.default_rng(0).integers(0, 3, 2000)
     some = weights > 0
     whole = {"centers": X[:50], "labels": np.arange(2000) % 50}.get(init, init)
     part = whole[some] if init == "labels" else whole
-    model = ClosureKMeans(50, init=whole, random_state=0).fit(X, sample_weight=weights)
-    without = ClosureKMeans(50, init=part, random_state=0).fit(X[some], sample_weight=weights[some])
+    model = make(init=whole, random_state=0).fit(X, sample_weight=weights)
+    without = make(init=part, random_state=0).fit(X[some], sample_weight=weights[some])
     np.testing.assert_array_equal(model.cluster_centers_, without.cluster_centers_)
     np.testing.assert_array_equal(model.labels_[some], without.labels_)
     np.testing.assert_array_equal(model.labels_[~some], model.predict(X[~some]))
@@ -418,11 +503,12 @@ def test_a_row_of_great_weight_has_a_cluster_of_its_own(X):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "float16", "float32"])
 @pytest.mark.parametrize("tree_dims", [16, None])
-def test_read_only_memory_maps(X, tmp_path, dtype, tree_dims):
+@every_flat_method
+def test_read_only_memory_maps(X, tmp_path, dtype, tree_dims, make):
     rows = (X // 2).astype(dtype)
     np.save(tmp_path / "rows.npy", rows)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
-    model = ClosureKMeans(50, tree_dims=tree_dims, random_state=0)
+    model = make(tree_dims=tree_dims, random_state=0)
     assert same(clone(model).fit(mapped), model.fit(rows))
     np.testing.assert_array_equal(model.predict(mapped), model.predict(rows))
 
@@ -453,7 +539,8 @@ def peak_memory(function, *arguments):
 # -- processes and threads -------------------------------------------------------------------------------------------
 
 
-def test_pickle_and_clone(fitted, X):
+def test_pickle_and_clone(fitted_by_any, X):
+    fitted = fitted_by_any
     copy = pickle.loads(pickle.dumps(fitted))
     assert same(copy, fitted)
     assert copy.history_ == fitted.history_

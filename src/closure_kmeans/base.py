@@ -143,6 +143,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             points, tree = arrange_points(X, weights, n_clusters, self.tree_dims, rng, threads)
             labels = start_labels(init, points, tree, rng, threads)
             outcome = self._cluster(points, labels, rng, record, threads)
+        if not record.history:
+            raise KeyboardInterrupt
         labels = np.empty(len(X), np.int32)
         labels[tree.members] = outcome.state.labels
         return outcome.attributes | {

@@ -1,0 +1,160 @@
+"""Approximate k-means (AKM, Philbin et al. 2007): the nearest centre by a forest of k-d trees over the centres.
+
+The forest is grown anew in every iteration. A tree cuts a node at the mean of one of the dimensions in which it spreads
+most, drawn at random, down to single centres. All trees are searched together: one queue holds the branches not taken,
+and the nearest is followed next, until a given number of centres has been met. Refined AKM (RAKM, Philbin 2010) leaves
+a point with its centre if the search finds no nearer one, so that the distortion never rises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from closure_kmeans import _validation as check
+from closure_kmeans._parallel import Threads
+from closure_kmeans.baselines import _kernels
+from closure_kmeans.baselines.flat import Assign, FlatKMeans
+from closure_kmeans.clusters import Clusters
+from closure_kmeans.iteration import Iteration
+from closure_kmeans.points import Points, as_numbers, rows_per_block, shifted
+from closure_kmeans.quantizer import search_block
+
+
+class Forest(NamedTuple):
+    """Binary trees whose leaves are single centres. A tree of k leaves has 2 k - 1 nodes, the root is node 0."""
+
+    children: NDArray[np.int32]  # (n_trees, 2 k - 1) the first of two children, or of a leaf -1 - its centre
+    axes: NDArray[np.int32]  # (n_trees, 2 k - 1) dimension in which a node is cut
+    cuts: NDArray[Any]  # (n_trees, 2 k - 1) where it is cut; the first child lies below
+
+
+class ApproximateKMeans(FlatKMeans):
+    """Approximate k-means: a point is compared with the centres that a forest of k-d trees finds near it.
+
+    Parameters
+    ----------
+    n_clusters : int, default=2
+        Number of clusters, k.
+    n_candidates : int, default=50
+        Centres that a point is compared with. k and more make it exact.
+    n_trees : int, default=8
+        Trees in the forest.
+    refined : bool, default=False
+        Keep a point's old centre, which is one of the candidates, unless another is nearer. Without it the distortion
+        can rise, and the fit ends when it does.
+
+    The other parameters and the attributes are those of :class:`~closure_kmeans.ClosureKMeans` of the same names.
+
+    References
+    ----------
+    J. Philbin, O. Chum, M. Isard, J. Sivic, A. Zisserman: Object retrieval with large vocabularies and fast spatial
+    matching. CVPR 2007.
+
+    J. Philbin: Scalable object retrieval in very large image collections. PhD thesis, Oxford 2010.
+
+    Examples
+    --------
+    >>> from closure_kmeans.baselines import ApproximateKMeans
+    >>> from closure_kmeans.datasets import load_sift
+    >>> model = ApproximateKMeans(n_clusters=100, refined=True, random_state=0).fit(load_sift()[:2000])
+    >>> model.history_[0].n_candidates
+    50.0
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 2,
+        *,
+        n_candidates: int = 50,
+        n_trees: int = 8,
+        refined: bool = False,
+        init: Literal["tree", "random"] | ArrayLike = "tree",
+        max_iter: int = 100,
+        tol: float = 5e-4,
+        max_time: float | None = None,
+        tree_dims: int | None = 16,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+        callback: Callable[[Iteration], Any] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            n_clusters,
+            init=init,
+            max_iter=max_iter,
+            tol=tol,
+            max_time=max_time,
+            tree_dims=tree_dims,
+            random_state=random_state,
+            n_jobs=n_jobs,
+            callback=callback,
+            verbose=verbose,
+        )
+        self.n_candidates = n_candidates
+        self.n_trees = n_trees
+        self.refined = refined
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        for name in ("n_candidates", "n_trees"):
+            check.integer(name, getattr(self, name), 1)
+        check.boolean("refined", self.refined)
+
+    @property
+    def _may_rise(self) -> bool:
+        return not self.refined
+
+    @property
+    def _n_trees(self) -> int:
+        return self.n_trees
+
+    def _assignment(self, points: Points, rng: np.random.Generator, threads: Threads) -> Assign:
+        rows = as_numbers(points.rows)
+
+        def assign(clusters: Clusters, labels: NDArray[np.int32]) -> tuple[NDArray[np.int32], int]:
+            forest = grow_forest(clusters.centers, self.n_trees, rng, threads)
+            own = labels if self.refined else None
+            return search_forest(rows, clusters.centers, points.mean, forest, self.n_candidates, own, threads)
+
+        return assign
+
+
+def grow_forest(centers: NDArray[Any], n_trees: int, rng: np.random.Generator, threads: Threads) -> Forest:
+    """Grow random trees over all centres."""
+    shape = n_trees, 2 * len(centers) - 1
+    forest = Forest(np.empty(shape, np.int32), np.zeros(shape, np.int32), np.zeros(shape, centers.dtype))
+    orders = rng.permuted(np.tile(np.arange(len(centers), dtype=np.int32), (n_trees, 1)), axis=1)
+    grow = partial(_kernels.grow_trees, centers, orders, rng.random(shape), forest)
+    threads.for_each_block(grow, n_trees, 1)
+    return forest
+
+
+def search_forest(
+    X: NDArray[Any],
+    centers: NDArray[Any],
+    mean: NDArray[Any],
+    forest: Forest,
+    n_candidates: int,
+    own: NDArray[np.int32] | None,
+    threads: Threads,
+) -> tuple[NDArray[np.int32], int]:
+    """The nearest of the candidates of each row, and the number of pairs of row and candidate.
+
+    ``own`` names a first candidate of each row, to be kept unless another is nearer. The centres are relative to
+    ``mean``, which is subtracted from the rows.
+    """
+    labels = np.empty(len(X), np.int32)
+    first_candidates = np.full(len(X), -1, np.int32) if own is None else own
+
+    def search(first: int, last: int) -> int:
+        rows = shifted(X[first:last], mean)
+        ours = first_candidates[first:last]
+        return _kernels.search_forest(rows, centers, forest, n_candidates, ours, labels[first:last], 0, len(rows))
+
+    n_pairs = sum(threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X))))
+    return labels, n_pairs

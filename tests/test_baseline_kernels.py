@@ -1,0 +1,200 @@
+"""Every kernel of the baselines against its twin, on inputs small enough for no JIT and for bounds checks."""
+
+import heapq
+
+import numpy as np
+import pytest
+import reference
+from test_kernels import every_dtype, make_clusters, make_labels, make_points, numbers
+
+from closure_kmeans._parallel import Threads
+from closure_kmeans.baselines import _kernels
+from closure_kmeans.baselines.approximate import grow_forest
+from closure_kmeans.baselines.canopy import Canopies
+
+pytestmark = pytest.mark.kernels
+
+both_precisions = pytest.mark.parametrize("dtype", [np.float64, np.float32])
+
+
+def make_centers(rng, dtype, k=20, d=4):
+    return rng.normal(0, 10, (k, d)).astype(dtype)
+
+
+def make_forest(centers, n_trees=3, seed=0):
+    with Threads(1) as threads:
+        return grow_forest(centers, n_trees, np.random.default_rng(seed), threads)
+
+
+@both_precisions
+def test_distance(dtype):
+    a, b = make_centers(np.random.default_rng(0), dtype, 2, 9)
+    assert _kernels.distance(a, b) == pytest.approx(reference.squared_distances([a], [b])[0, 0], rel=1e-6)
+
+
+# -- randomised k-d trees --------------------------------------------------------------------------------------------
+
+
+@both_precisions
+@pytest.mark.parametrize("d", [1, 3, 9])
+def test_choose_cut(dtype, d):
+    rng = np.random.default_rng(0)
+    centers, node = make_centers(rng, dtype, 150, d), rng.permutation(150)[:120].astype(np.int32)
+    for draw in np.linspace(0, 0.999, 7):
+        for size in (2, 50, 120):
+            buffers = np.empty(d, dtype), np.empty(d, dtype)
+            axis, cut = _kernels.choose_cut(centers, node[:size], draw, *buffers)
+            expected = reference.choose_cut(
+                centers, node[:size], draw, _kernels.SPREAD_SAMPLE, min(_kernels.WIDEST_AXES, d)
+            )
+            assert axis == expected[0]
+            assert cut == pytest.approx(expected[1], rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("cut", [-100.0, -3.0, 0.0, 5.0, 100.0])
+def test_split_node(cut):
+    rng = np.random.default_rng(0)
+    centers, node = make_centers(rng, np.float32), rng.permutation(20)[:13].astype(np.int32)
+    expected, n_expected = reference.split_node(centers, node, 2, cut)
+    n_left = _kernels.split_node(centers, node, 2, np.float32(cut), np.empty_like(node))
+    assert n_left == n_expected
+    np.testing.assert_array_equal(node, expected)
+
+
+@both_precisions
+@pytest.mark.parametrize("k", [1, 2, 3, 20])
+@pytest.mark.parametrize("copies", [False, True])
+def test_grow_trees(dtype, k, copies):
+    """Every centre is a leaf of every tree, on its side of each cut above it."""
+    centers = make_centers(np.random.default_rng(0), dtype, k)
+    if copies:
+        centers[: k // 2] = centers[0]
+    forest = make_forest(centers)
+    for tree in range(3):
+        assert sorted(reference.leaves_of(forest, tree, 0)) == list(range(k))
+        for node in np.flatnonzero(forest.children[tree] > 0):
+            child, axis, cut = (array[tree, node] for array in forest)
+            left, right = (centers[reference.leaves_of(forest, tree, one), axis] for one in (child, child + 1))
+            if not copies:
+                assert (left < cut).all()
+                assert (right >= cut).all()
+
+
+def test_trees_differ():
+    forest = make_forest(make_centers(np.random.default_rng(0), np.float32, 50, 9), n_trees=6)
+    assert len({tree.tobytes() for tree in forest.axes}) == 6
+
+
+@both_precisions
+@pytest.mark.parametrize("n_candidates", [1, 4, 12, 59, 60, 100])
+@pytest.mark.parametrize("refined", [False, True])
+def test_search_forest(dtype, n_candidates, refined):
+    rng = np.random.default_rng(0)
+    centers, rows = make_centers(rng, dtype, 60, 8), make_centers(rng, dtype, 50, 8)
+    forest = make_forest(centers)
+    own = rng.integers(60, size=50).astype(np.int32) if refined else np.full(50, -1, np.int32)
+    labels = np.full(50, -7, np.int32)
+    n_pairs = _kernels.search_forest(rows, centers, forest, n_candidates, own, labels, 2, 49)
+    met = [reference.forest_candidates(rows[i], forest, min(n_candidates, 60), own[i]) for i in range(2, 49)]
+    assert n_pairs == sum(map(len, met)) == 47 * min(n_candidates, 60)
+    expected = [
+        reference.nearest_candidate(rows[i], centers, some, own[i]) for i, some in zip(range(2, 49), met, strict=True)
+    ]
+    np.testing.assert_array_equal(labels[2:49], expected)
+    assert (labels[[0, 1, 49]] == -7).all()
+    if n_candidates >= 60:
+        np.testing.assert_array_equal(expected, reference.search_nearest(rows[2:49], centers)[0])
+
+
+def test_the_queue_is_a_heap():
+    rng = np.random.default_rng(0)
+    bounds, nodes = np.empty(64, np.float32), np.empty(64, np.int64)
+    size, twin = 0, []
+    for step in range(300):
+        if size == 64 or (twin and rng.random() < 0.45):
+            assert bounds[0] == twin[0][0]
+            heapq.heappop(twin)
+            size = _kernels.drop_first(bounds, nodes, size)
+        else:
+            heapq.heappush(twin, (bound := np.float32(rng.random()), step))
+            size = _kernels.push(bounds, nodes, size, bound, step)
+        assert sorted(zip(bounds[:size], nodes[:size], strict=True)) == sorted(twin)
+
+
+def test_nearest_candidate_decides_what_rounding_leaves_open():
+    centers = np.array([[1, 0], [-1, 0], [0, 1 + 1e-7], [0, 1], [3, 3]], np.float32)
+    row = np.zeros(2, np.float32)
+    for candidates in ([4, 3, 1, 0], [2, 1, 3], [0, 1, 2, 3, 4], [4]):
+        for own in [-1, *candidates]:
+            some = np.array(candidates, np.int32)
+            expected = reference.nearest_candidate(row, centers, candidates, own)
+            if own >= 0:  # it comes first
+                some = np.array([own, *(one for one in candidates if one != own)], np.int32)
+            assert _kernels.nearest_candidate(row, centers, some, own) == expected
+
+
+# -- canopies --------------------------------------------------------------------------------------------------------
+
+
+@both_precisions
+def test_draw_canopy(dtype):
+    coordinates = make_centers(np.random.default_rng(0), dtype, 40, 2)
+    [(_, expected)] = reference.canopies(coordinates, [3], 12.0, 5.0)
+    members, covered = np.full(40, -1, np.int32), np.zeros(40, bool)
+    sizes = [
+        _kernels.draw_canopy(coordinates, 3, 144.0, 25.0, members, covered, first, first + 20) for first in (0, 20)
+    ]
+    found = np.concatenate([members[: sizes[0]], members[20 : 20 + sizes[1]]])
+    np.testing.assert_array_equal(found, expected)
+    assert len(expected) > covered.sum() > 1
+    np.testing.assert_array_equal(np.flatnonzero(covered), reference.canopies(coordinates, [3], 5.0, 5.0)[0][1])
+
+
+@every_dtype
+@pytest.mark.parametrize("weighted", [False, True])
+def test_assign_canopies(dtype, weighted, monkeypatch):
+    """Several blocks, tiles of centres, canopies without centres, and centres and points without canopies."""
+    if not hasattr(_kernels.assign_canopies, "py_func"):
+        monkeypatch.setattr(_kernels, "CANOPY_ROWS", 16)
+        monkeypatch.setattr(_kernels, "CANOPY_CENTERS", 3)
+    rng = np.random.default_rng(0)
+    points = make_points(rng, dtype, weighted=weighted)
+    labels = make_labels(rng, 60, 9)
+    clusters = make_clusters(points, labels, 9)
+    sets = [np.flatnonzero(rng.random(60) < share).astype(np.int32) for share in (0.5, 0.2, 0.0, 0.7)]
+    inside = [np.flatnonzero(rng.random(9) < share).astype(np.int32) for share in (0.9, 0.0, 0.5, 0.3)]
+    canopies = Canopies(np.concatenate(sets), np.cumsum([0, *map(len, sets)]), np.zeros((4, 1)), 0.0)
+    new_labels = np.empty_like(labels)
+    n_blocks = -(-60 // _kernels.CANOPY_ROWS)
+    n_pairs = _kernels.assign_canopies(
+        points, clusters, labels, canopies, np.concatenate(inside), np.cumsum([0, *map(len, inside)]), new_labels,
+        0, n_blocks,
+    )  # fmt: skip
+    expected, n_expected = reference.assign_canopies(numbers(points)[0], clusters.centers, labels, sets, inside)
+    np.testing.assert_array_equal(new_labels, expected)
+    assert n_pairs == n_expected
+
+
+# -- hierarchical k-means --------------------------------------------------------------------------------------------
+
+
+@every_dtype
+def test_nearest_children(dtype):
+    rng = np.random.default_rng(0)
+    points = make_points(rng, dtype)
+    centers = rng.normal(0, 40, (12, 5)).astype(points.mean.dtype)
+    centers[4] = centers[2]
+    starts, nodes = np.array([0, 1, 6, 12]), rng.integers(3, size=60).astype(np.int32)
+    labels = np.full(60, -7, np.int32)
+    _kernels.nearest_children(points.rows, points.mean, centers, starts, nodes, labels, 1, 59)
+    expected = reference.nearest_children(numbers(points)[0], centers, starts, nodes)
+    np.testing.assert_array_equal(labels[1:59], expected[1:59])
+    assert (labels[[0, 59]] == -7).all()
+
+
+def test_nearest_children_of_a_row_whose_distances_overflow():
+    centers, row = np.array([[0, 1e12], [0, -1e12]], np.float32), np.array([[0, -1e24]], np.float32)
+    mean, starts, nodes, labels = np.zeros_like(row[0]), np.array([0, 2]), np.zeros(1, np.int32), np.zeros(1, np.int32)
+    with np.errstate(over="ignore"):
+        _kernels.nearest_children(row, mean, centers, starts, nodes, labels, 0, 1)
+    assert labels[0] == 1
