@@ -15,10 +15,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from closure_kmeans import ClosureKMeans, _parallel
 from closure_kmeans._parallel import Threads
-from closure_kmeans.closure import Clustering, assign_by_closures, take_step
+from closure_kmeans.closure import assign_by_closures, take_step
 from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.initialize import draw_rows
+from closure_kmeans.iteration import Clustering
 from closure_kmeans.metrics import assignment_accuracy
 from closure_kmeans.neighborhoods import LARGEST_LEAF, FreshNeighborhoods, KeptNeighborhoods
 from closure_kmeans.points import arrange_points, grow_leaves

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from closure_kmeans import ClosureKMeans, Iteration, closure, estimator
+from closure_kmeans import ClosureKMeans, Iteration, base, closure
 from closure_kmeans.datasets import load_sift
 
 EXPECTED_FAILURES = {
@@ -220,7 +220,7 @@ def test_max_time(X):
 def test_max_time_does_not_take_the_set_up_for_an_iteration(X, monkeypatch):
     """The clock shows a set-up of 6 seconds and iterations of one."""
     times = chain([0.0], count(6.0))
-    monkeypatch.setattr(estimator, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    monkeypatch.setattr(base, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     model = ClosureKMeans(50, max_time=9, tol=0).fit(X)
     assert [record.seconds for record in model.history_] == [6, 7, 8, 9]
     assert model.stopped_by_ == "max_time"
@@ -290,7 +290,7 @@ def test_an_interrupt_leaves_the_best_state_so_far(X, monkeypatch, where, n_done
 
 
 def test_an_interrupt_before_there_is_a_state_leaves_nothing(X, monkeypatch):
-    monkeypatch.setattr(estimator, "start_labels", interrupt_after(0, estimator.start_labels))
+    monkeypatch.setattr(base, "start_labels", interrupt_after(0, base.start_labels))
     model = ClosureKMeans(50)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X)
@@ -301,7 +301,7 @@ def test_an_interrupt_before_there_is_a_state_leaves_nothing(X, monkeypatch):
 def test_an_interrupt_while_rows_without_weight_are_labelled_leaves_the_model_as_it_was(X, monkeypatch):
     model = ClosureKMeans(20, random_state=0).fit(X)
     before = dict(vars(model))
-    monkeypatch.setattr(estimator, "find_centers", interrupt_after(0, estimator.find_centers))
+    monkeypatch.setattr(base, "find_centers", interrupt_after(0, base.find_centers))
     with pytest.raises(KeyboardInterrupt):
         model.set_params(n_clusters=10).fit(X, sample_weight=np.arange(len(X)) % 2)
     assert {name: value is before[name] for name, value in vars(model).items() if name.endswith("_")} == dict.fromkeys(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference
 
-from closure_kmeans import ClosureKMeans, closure, estimator, quantizer
+from closure_kmeans import ClosureKMeans, base, closure, quantizer
 from closure_kmeans._parallel import Threads
 from closure_kmeans.datasets import load_sift
 
@@ -19,7 +19,7 @@ def fitted():
 @pytest.fixture
 def many_centers(monkeypatch):
     """What counts as many, so that 800 are."""
-    for module in (estimator, quantizer):
+    for module in (base, quantizer):
         monkeypatch.setattr(module, "MANY_CENTERS", 500)
 
 

@@ -4,15 +4,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from closure_kmeans.closure import Iteration
     from closure_kmeans.estimator import ClosureKMeans
+    from closure_kmeans.iteration import Iteration
 
 __version__ = "0.1.0"
 
 __all__ = ["ClosureKMeans", "Iteration", "__version__"]
 
 # scikit-learn takes a second to import: only those who use it wait for it.
-_HOMES = {"ClosureKMeans": "closure_kmeans.estimator", "Iteration": "closure_kmeans.closure"}
+_HOMES = {"ClosureKMeans": "closure_kmeans.estimator", "Iteration": "closure_kmeans.iteration"}
 
 
 def __getattr__(name: str) -> Any:

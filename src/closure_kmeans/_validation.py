@@ -14,7 +14,7 @@ from sklearn.utils import check_array, check_random_state
 from closure_kmeans.points import hash_rows, precision
 
 if TYPE_CHECKING:
-    from closure_kmeans.estimator import ClosureKMeans
+    from closure_kmeans.base import BaseKMeans
 
 # What is taken as it is; all else is converted to the first.
 DTYPES = (np.float64, np.float32, np.float16, np.uint8, np.int8)
@@ -23,15 +23,12 @@ DTYPES = (np.float64, np.float32, np.float16, np.uint8, np.int8)
 MAX_ROWS = 2**31 - 1
 
 
-def parameters(model: ClosureKMeans) -> None:
-    """The estimator's own settings."""
-    for name in ("n_clusters", "max_iter", "leaf_size", "max_trees"):
-        integer(name, getattr(model, name), 1)
+def parameters(model: BaseKMeans) -> None:
+    """The settings that all estimators have."""
+    integer("max_iter", model.max_iter, 1)
+    number("tol", model.tol, 0)
     if model.tree_dims is not None:
         integer("tree_dims", model.tree_dims, 1)
-    for name in ("tol", "min_fall"):
-        number(name, getattr(model, name), 0)
-    number("target_accuracy", model.target_accuracy, 0, 1)
     if model.max_time is not None:
         number("max_time", model.max_time, 0)
     if model.n_jobs is not None:
@@ -39,10 +36,6 @@ def parameters(model: ClosureKMeans) -> None:
         if model.n_jobs == 0:
             raise ValueError("n_jobs must not be 0: give a number of threads, or None for all")
     integer("verbose", int(model.verbose) if isinstance(model.verbose, bool) else model.verbose, 0)
-    for name in ("adaptive", "extrapolate"):
-        boolean(name, getattr(model, name))
-    choice("neighborhoods", model.neighborhoods, ("fresh", "kept"))
-    choice("rule", model.rule, ("hartigan", "lloyd"))
     if model.callback is not None and not callable(model.callback):
         raise TypeError(f"callback must be callable, got {model.callback!r}")
 

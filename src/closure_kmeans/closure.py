@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from closure_kmeans import _kernels
 from closure_kmeans._parallel import Threads
 from closure_kmeans.clusters import Clusters, update
+from closure_kmeans.iteration import Clustering, OnIteration, Step, alternate
 from closure_kmeans.neighborhoods import Neighborhoods
 from closure_kmeans.partition import RandomPartition
 from closure_kmeans.points import Points
@@ -27,40 +28,6 @@ from closure_kmeans.points import Points
 # Cluster sizes between which extrapolation sets in: below the first it would empty clusters, above the second it
 # is safe in full.
 EXTRAPOLATE_FROM, EXTRAPOLATE_FULLY = 10, 50
-# Iterations between two measurements of the accuracy: each costs a small part of an iteration.
-ACCURACY_EVERY = 5
-
-
-class Iteration(NamedTuple):
-    """How things stood after an iteration."""
-
-    iteration: int  # from 1
-    seconds: float  # since the fit began, set-up included
-    inertia: float  # the objective: sum of the squared distances to the centres, never above the one before
-    n_active: int  # points that changed their cluster
-    n_trees: int  # partitions that were looked at
-    n_candidates: float  # clusters tested for a point, on average; one met in two trees counts twice
-    accuracy: float | None  # share of a sample of points assigned to their nearest centre, where it was measured
-
-
-class Clustering(NamedTuple):
-    """The state that an iteration improves."""
-
-    labels: NDArray[np.int32]  # (n,)
-    clusters: Clusters
-
-
-class Step(NamedTuple):
-    """An iteration's outcome."""
-
-    state: Clustering
-    n_active: int
-    n_pairs: int
-
-
-# Told of each iteration: its number, its outcome, the number of trees, and the accuracy if it was measured. May name
-# a reason to stop.
-OnIteration = Callable[[int, Step, int, float | None], str | None]
 
 
 def cluster_by_closures(
@@ -79,33 +46,26 @@ def cluster_by_closures(
 ) -> tuple[Clustering, str]:
     """Alternate closure assignment and update until the neighbourhoods are used up (section 3).
 
-    ``measure_accuracy`` tells how good an assignment is, from time to time and whenever the fit has settled.
-    ``on_iteration`` is told of every iteration and may name a reason to stop. Returns the last state and the reason
-    why it is the last. An interrupt is such a reason too: the iteration under way is dropped.
+    Returns the last state and the reason why it is the last, as ``alternate`` does.
     """
-    state = Clustering(labels, update(points, labels, n_clusters, threads))
     previous = None
-    try:
-        for number in range(1, max_iter + 1):
-            before = state.clusters
-            partitions = neighborhoods.partitions()
-            ahead = extrapolated(before, previous, len(labels)) if extrapolate else before
-            step = take_step(points, state, ahead, partitions, hartigan, threads)
-            previous = before.centers if extrapolate else None
-            fall = 1 - step.state.clusters.inertia / before.inertia if before.inertia > 0 else 0.0
-            settled = step.n_active == 0 or fall < tol
-            accuracy = None
-            if measure_accuracy is not None and (settled or number % ACCURACY_EVERY == 0 or number == max_iter):
-                accuracy = measure_accuracy(step.state)
-            state = step.state
-            reason = on_iteration(number, step, len(partitions), accuracy)
-            if reason is not None:
-                return state, reason
-            if not neighborhoods.expand(fall, settled, accuracy) and settled:
-                return state, "converged"
-    except KeyboardInterrupt:
-        return state, "interrupted"
-    return state, "max_iter"
+
+    def step(state: Clustering) -> Step:
+        nonlocal previous
+        before = state.clusters
+        ahead = extrapolated(before, previous, len(labels)) if extrapolate else before
+        previous = before.centers if extrapolate else None
+        return take_step(points, state, ahead, neighborhoods.partitions(), hartigan, threads)
+
+    return alternate(
+        Clustering(labels, update(points, labels, n_clusters, threads)),
+        step,
+        max_iter=max_iter,
+        tol=tol,
+        measure_accuracy=measure_accuracy,
+        on_iteration=on_iteration,
+        expand=neighborhoods.expand,
+    )
 
 
 def take_step(
@@ -128,8 +88,8 @@ def take_step(
         updated = update(points, labels, len(clusters.centers), threads)
         if updated.inertia <= state.clusters.inertia:
             n_active = int(np.count_nonzero(labels != state.labels))
-            return Step(Clustering(labels, updated), n_active, n_pairs)
-    return Step(state, 0, n_pairs)
+            return Step(Clustering(labels, updated), n_active, n_pairs, len(partitions))
+    return Step(state, 0, n_pairs, len(partitions))
 
 
 def assign_by_closures(

@@ -1,39 +1,25 @@
-"""ClosureKMeans: the scikit-learn estimator. It checks, delegates and records."""
+"""ClosureKMeans: the scikit-learn estimator of the algorithm in ``closure.py``."""
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
-from sklearn.metrics.pairwise import euclidean_distances
-from sklearn.utils import Tags
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
-from tqdm.auto import tqdm
 
 from closure_kmeans import _validation as check
-from closure_kmeans._parallel import Threads, count_threads
-from closure_kmeans.closure import Iteration, Step, cluster_by_closures
-from closure_kmeans.initialize import start_labels
+from closure_kmeans._parallel import Threads
+from closure_kmeans.base import BaseKMeans, Outcome, Recorder
+from closure_kmeans.closure import cluster_by_closures
+from closure_kmeans.iteration import Iteration
 from closure_kmeans.neighborhoods import FreshNeighborhoods, KeptNeighborhoods, Neighborhoods
-from closure_kmeans.points import Points, arrange_points, grow_leaves, precision, shifted
-from closure_kmeans.quantizer import (
-    MANY_CENTERS,
-    SAMPLE_ROWS,
-    build_quantizer,
-    find_centers,
-    nearest_centers,
-    quantize,
-    sample_accuracy,
-)
+from closure_kmeans.points import Points, grow_leaves
+from closure_kmeans.quantizer import sample_accuracy
 
 
-class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+class ClosureKMeans(BaseKMeans):
     """K-means for thousands to millions of clusters, by cluster closures.
 
     A point that changes its cluster lies near a border, so the only clusters worth testing for it are those of its
@@ -140,11 +126,18 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         callback: Callable[[Iteration], Any] | None = None,
         verbose: int = 0,
     ) -> None:
+        super().__init__(
+            max_iter=max_iter,
+            tol=tol,
+            max_time=max_time,
+            tree_dims=tree_dims,
+            random_state=random_state,
+            n_jobs=n_jobs,
+            callback=callback,
+            verbose=verbose,
+        )
         self.n_clusters = n_clusters
         self.init = init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_time = max_time
         self.target_accuracy = target_accuracy
         self.leaf_size = leaf_size
         self.neighborhoods = neighborhoods
@@ -153,11 +146,6 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         self.min_fall = min_fall
         self.rule = rule
         self.extrapolate = extrapolate
-        self.tree_dims = tree_dims
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.callback = callback
-        self.verbose = verbose
 
     @classmethod
     def paper(cls, n_clusters: int = 2, **parameters: Any) -> ClosureKMeans:
@@ -179,196 +167,37 @@ class ClosureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         }
         return cls(n_clusters, **(settings | parameters))
 
-    def fit(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> ClosureKMeans:
-        """Cluster the rows of X.
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        for name in ("leaf_size", "max_trees"):
+            check.integer(name, getattr(self, name), 1)
+        check.number("min_fall", self.min_fall, 0)
+        check.number("target_accuracy", self.target_accuracy, 0, 1)
+        for name in ("adaptive", "extrapolate"):
+            check.boolean(name, getattr(self, name))
+        check.choice("neighborhoods", self.neighborhoods, ("fresh", "kept"))
+        check.choice("rule", self.rule, ("hartigan", "lloyd"))
 
-        An interrupt (Ctrl-C) ends the fit after the last whole iteration, with a warning and ``stopped_by_`` set to
-        "interrupted"; before the end of the first there is nothing to keep, and it is raised.
-
-        Parameters
-        ----------
-        X : (n, d) array
-            float32, float64, float16, uint8 and int8 arrays and memory maps are taken as they are; all else becomes
-            float64. float64 is computed in float64, the others in float32.
-        y : ignored
-        sample_weight : (n,) array, default=None
-            Weights of the rows. A row of weight 0 takes no part, but gets a label.
-        """
-        began = time.perf_counter()
-        check.parameters(self)
-        rows = check_array(X, dtype=check.DTYPES, order="C", ensure_all_finite=False, estimator=self, input_name="X")
-        weights = check.sample_weight(sample_weight, rows)
-        init = check.init(self.init, self.n_clusters, rows)
-        validate_data(type(self)(), X, skip_check_array=True)  # the names of the features must be in order
-        if weights.all():
-            fitted = self._fit(rows, weights, init, began)
-        else:
-            some = weights > 0
-            check_array(rows[~some], dtype=None, estimator=self, input_name="X")
-            init = init[some] if isinstance(init, np.ndarray) and init.ndim == 1 else init
-            fitted = self._fit(rows[some], weights[some], init, began)
-            labels = np.empty(len(rows), np.int32)
-            labels[some] = fitted["labels_"]
-            labels[~some] = self._labels_of(rows[~some], fitted)
-            fitted["labels_"] = labels
-        # Only now that all went well.
-        self.__dict__.update(fitted)
-        validate_data(self, X, skip_check_array=True)
-        if self.stopped_by_ == "interrupted":
-            warnings.warn(
-                f"interrupted: the model is as it was after iteration {self.n_iter_}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        return self
-
-    def _fit(
-        self, X: NDArray[Any], weights: NDArray[np.float64], init: str | NDArray[Any], began: float
-    ) -> dict[str, Any]:
-        """Arrange, start and iterate: the attributes of the fitted model."""
-        check.enough_rows(self.n_clusters, X)
-        check.memory(self.n_clusters, X, self.tree_dims)
-        rng = check.generator(self.random_state)
-        with Threads(count_threads(self.n_jobs)) as threads, _Recorder(self, began, len(X)) as record:
-            points, tree = arrange_points(X, weights, self.n_clusters, self.tree_dims, rng, threads)
-            state, stopped_by = cluster_by_closures(
-                points,
-                start_labels(init, points, tree, rng, threads),
-                self.n_clusters,
-                self._neighborhoods(points, rng, threads),
-                hartigan=self.rule == "hartigan",
-                extrapolate=self.extrapolate,
-                max_iter=self.max_iter,
-                tol=self.tol,
-                measure_accuracy=partial(sample_accuracy, points, threads),
-                on_iteration=record,
-                threads=threads,
-            )
-        labels = np.empty(len(X), np.int32)
-        labels[tree.members] = state.labels
-        return {
-            "cluster_centers_": state.clusters.centers + points.mean,
-            "labels_": labels,
-            "inertia_": state.clusters.inertia,
-            "n_iter_": len(record.history),
-            "history_": record.history,
-            "stopped_by_": stopped_by,
-            "_sample": X[:: -(-len(X) // SAMPLE_ROWS)].copy(),
-            "_quantizers": {},
-        }
-
-    def _labels_of(self, rows: NDArray[Any], fitted: dict[str, Any]) -> NDArray[np.int32]:
-        """Labels of rows that took no part in a fit."""
-        mean, centers = _shifted(fitted["cluster_centers_"], rows)
-        with Threads(count_threads(self.n_jobs)) as threads:
-            return find_centers(rows, centers, mean, fitted["_sample"], threads)
+    def _cluster(
+        self, points: Points, labels: NDArray[np.int32], rng: np.random.Generator, record: Recorder, threads: Threads
+    ) -> Outcome:
+        state, stopped_by = cluster_by_closures(
+            points,
+            labels,
+            self.n_clusters,
+            self._neighborhoods(points, rng, threads),
+            hartigan=self.rule == "hartigan",
+            extrapolate=self.extrapolate,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            measure_accuracy=partial(sample_accuracy, points, threads),
+            on_iteration=record,
+            threads=threads,
+        )
+        return Outcome(state, stopped_by, {})
 
     def _neighborhoods(self, points: Points, rng: np.random.Generator, threads: Threads) -> Neighborhoods:
         grow = partial(grow_leaves, points, rng, threads)
         if self.neighborhoods == "fresh":
             return FreshNeighborhoods(grow, self.leaf_size, len(points.rows), self.target_accuracy)
         return KeptNeighborhoods(grow, self.leaf_size, self.max_trees, adaptive=self.adaptive, min_fall=self.min_fall)
-
-    def predict(self, X: ArrayLike, *, exact: bool | None = None) -> NDArray[np.int32]:
-        """The nearest centre of each row.
-
-        Up to 10,000 centres all are compared. Beyond, a row is compared with the centres in the cells nearest to it,
-        which finds the nearest centre of more than 99 of 100 rows of the kind that the model was fitted to. The cells
-        are built on the first call. ``exact=True`` compares all centres at any number of them. Either way the result
-        is a pure function of each row.
-        """
-        labels, _ = self._nearest(self._check(X), exact)
-        return labels
-
-    def transform(self, X: ArrayLike) -> NDArray[Any]:
-        """The distances of each row to all centres, as an (n, k) array."""
-        rows = self._check(X)
-        mean, centers = _shifted(self.cluster_centers_, rows)
-        distances: NDArray[Any] = euclidean_distances(shifted(rows, mean), centers)
-        return distances
-
-    def score(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> float:
-        """The negative of the inertia that the rows of X would have, assigned as by ``predict``."""
-        _, distances = self._nearest(self._check(X))
-        if sample_weight is not None:
-            distances = distances * check.weights_like(sample_weight, distances)
-        return -float(distances.sum())
-
-    def _nearest(self, rows: NDArray[Any], exact: bool | None = None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        if exact is None:
-            exact = len(self.cluster_centers_) <= MANY_CENTERS
-        with Threads(count_threads(self.n_jobs)) as threads:
-            if exact:
-                mean, centers = _shifted(self.cluster_centers_, rows)
-                return nearest_centers(rows, centers, mean, threads)
-            dtype = precision(rows.dtype)
-            if dtype not in self._quantizers:
-                mean, centers = _shifted(self.cluster_centers_, rows)
-                self._quantizers[dtype] = build_quantizer(centers, mean, self._sample, threads)
-            return quantize(rows, self._quantizers[dtype], threads)
-
-    def _check(self, X: ArrayLike) -> NDArray[Any]:
-        check_is_fitted(self, "cluster_centers_")
-        rows: NDArray[Any] = validate_data(self, X, dtype=check.DTYPES, order="C", reset=False)
-        return rows
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        return state | {"_quantizers": {}} if "_quantizers" in state else state  # rebuilt faster than stored
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.cluster_centers_)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
-
-
-def _shifted(centers: NDArray[Any], X: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A point in the midst of the centres, and the centres relative to it, in the precision of X."""
-    centers = centers.astype(precision(X.dtype))
-    mean = centers.mean(axis=0)
-    return mean, centers - mean
-
-
-class _Recorder:
-    """Keeps the history, shows the progress, and says when to stop."""
-
-    def __init__(self, model: ClosureKMeans, began: float, n_points: int) -> None:
-        self.history: list[Iteration] = []
-        self._began = began
-        self._n_points = n_points
-        self._max_time = model.max_time
-        self._callback = model.callback
-        self._bar = tqdm(total=model.max_iter, disable=not model.verbose, unit="it", desc=f"k = {model.n_clusters:,}")
-
-    def __enter__(self) -> _Recorder:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.total = self._bar.n  # done, be it before the last iteration allowed
-        self._bar.close()
-
-    def __call__(self, number: int, step: Step, n_trees: int, accuracy: float | None) -> str | None:
-        record = Iteration(
-            iteration=number,
-            seconds=time.perf_counter() - self._began,
-            inertia=step.state.clusters.inertia,
-            n_active=step.n_active,
-            n_trees=n_trees,
-            n_candidates=step.n_pairs / self._n_points,
-            accuracy=accuracy,
-        )
-        before = self.history[-1].seconds if self.history else record.seconds
-        self.history.append(record)
-        self._bar.set_postfix_str(
-            f"distortion {record.inertia / self._n_points:.6g}, moved {record.n_active / self._n_points:.2%}"
-        )
-        self._bar.update()
-        if self._callback is not None and self._callback(record):
-            return "callback"
-        if self._max_time is not None and 2 * record.seconds - before > self._max_time:
-            return "max_time"
-        return None

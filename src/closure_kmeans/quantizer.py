@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from closure_kmeans import _kernels
 from closure_kmeans._parallel import BLOCKS_PER_CALL, Threads
-from closure_kmeans.closure import Clustering, cluster_by_closures
+from closure_kmeans.closure import cluster_by_closures
+from closure_kmeans.iteration import Clustering
 from closure_kmeans.neighborhoods import FreshNeighborhoods
 from closure_kmeans.points import Points, arrange_points, as_numbers, grow_leaves, rows_per_block, shifted
 
