@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ def reading(path: Path, kind: str) -> Iterator[None]:
 def file_size(path: Path, minimum: int) -> int:
     """The size of a file that must have at least so many bytes."""
     size = path.stat().st_size
+    if not path.is_file():
+        raise FileFormatError(f"'{path}' must be a file")
     if size < minimum:
         is_empty = "is empty" if size == 0 else f"has {size} bytes"
         raise FileFormatError(f"'{path}' must have at least {minimum} bytes, but {is_empty}")
@@ -46,12 +48,16 @@ def replacing(path: Path) -> Iterator[Path]:
         raise FileNotFoundError(f"'{path}' could not be written: there is no folder '{path.parent}'")
     beside = path.with_name(f".{path.name}.{uuid4().hex[:8]}{path.suffix}")
     try:
+        beside.touch(exist_ok=False)
+        mode = beside.stat().st_mode  # the user's own, whatever a library makes of it
         yield beside
+        beside.chmod(mode)
         _sync(beside)
         beside.replace(path)
         _sync(path.parent)
     except BaseException as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
         if isinstance(error, OSError):
             raise type(error)(error.errno, f"'{path}' could not be written: {error.strerror or error}") from error
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import Tags
@@ -24,11 +25,14 @@ from closure_kmeans.points import Points, arrange_points, precision, shifted
 from closure_kmeans.quantizer import (
     MANY_CENTERS,
     SAMPLE_ROWS,
-    build_quantizer,
+    Quantizer,
+    count_probes,
     find_centers,
+    group_centers,
     nearest_centers,
     quantize,
 )
+from closure_kmeans.storage import save_model
 
 
 class Outcome(NamedTuple):
@@ -44,6 +48,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     n_clusters: int
     init: Literal["tree", "random"] | ArrayLike
+    _n_probes: int | None
 
     def __init__(
         self,
@@ -153,18 +158,19 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             "history_": record.history,
             "stopped_by_": outcome.stopped_by,
             "_sample": X[:: -(-len(X) // SAMPLE_ROWS)].copy(),
+            "_n_probes": None,
             "_quantizers": {},
         }
 
     def _labels_of(self, rows: NDArray[Any], fitted: dict[str, Any]) -> NDArray[np.int32]:
         """Labels of rows that took no part in a fit."""
-        mean, centers = _shifted(fitted["cluster_centers_"], rows)
+        mean, centers = _shifted(fitted["cluster_centers_"], rows.dtype)
         with Threads(count_threads(self.n_jobs)) as threads:
             return find_centers(rows, centers, mean, fitted["_sample"], threads)
 
     # -- new rows ------------------------------------------------------------------------------------------------------
 
-    def predict(self, X: ArrayLike, *, exact: bool | None = None) -> NDArray[np.int32]:
+    def predict(self, X: ArrayLike, *, exact: bool = False) -> NDArray[np.int32]:
         """The nearest centre of each row.
 
         Up to 10,000 centres all are compared. Beyond, a row is compared with the centres in the cells nearest to it,
@@ -178,7 +184,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """The distances of each row to all centres, as an (n, k) array."""
         rows = self._check(X)
-        mean, centers = _shifted(self.cluster_centers_, rows)
+        mean, centers = _shifted(self.cluster_centers_, rows.dtype)
         distances: NDArray[Any] = euclidean_distances(shifted(rows, mean), centers)
         return distances
 
@@ -189,18 +195,46 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             distances = distances * check.weights_like(sample_weight, distances)
         return -float(distances.sum())
 
-    def _nearest(self, rows: NDArray[Any], exact: bool | None = None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        if exact is None:
-            exact = len(self.cluster_centers_) <= MANY_CENTERS
+    def _nearest(self, rows: NDArray[Any], exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         with Threads(count_threads(self.n_jobs)) as threads:
-            if exact:
-                mean, centers = _shifted(self.cluster_centers_, rows)
+            if exact or len(self.cluster_centers_) <= MANY_CENTERS:
+                mean, centers = _shifted(self.cluster_centers_, rows.dtype)
                 return nearest_centers(rows, centers, mean, threads)
-            dtype = precision(rows.dtype)
-            if dtype not in self._quantizers:
-                mean, centers = _shifted(self.cluster_centers_, rows)
-                self._quantizers[dtype] = build_quantizer(centers, mean, self._sample, threads)
-            return quantize(rows, self._quantizers[dtype], threads)
+            return quantize(rows, self._quantizer(precision(rows.dtype), threads), threads)
+
+    def _quantizer(self, dtype: type[np.floating[Any]], threads: Threads) -> Quantizer:
+        """Cells for rows of a precision. How many of them to look into is measured once, in that of the centres."""
+        if dtype not in self._quantizers:
+            own = precision(self.cluster_centers_.dtype)
+            mean, centers = _shifted(self.cluster_centers_, dtype)
+            cells = group_centers(centers, mean, threads)
+            if self._n_probes is None and dtype is own:
+                self._n_probes = count_probes(cells, centers, self._sample, threads)
+            n_probes = self._n_probes or self._quantizer(own, threads).n_probes
+            self._quantizers[dtype] = Quantizer(cells, n_probes)
+        quantizer: Quantizer = self._quantizers[dtype]
+        return quantizer
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], *, training: bool = False) -> None:
+        """Write the model into one ``.safetensors`` file, which ``closure_kmeans.load`` reads.
+
+        The loaded model predicts, transforms and scores like this one, bit for bit, and the same model gives the same
+        bytes. The file is written beside, and then takes the place of an old one, whole or not at all.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            The name of the file.
+        training : bool, default=False
+            Whether to keep what only the training data has, too: ``labels_`` and ``history_``.
+        """
+        check_is_fitted(self, "cluster_centers_")
+        if len(self.cluster_centers_) > MANY_CENTERS and self._n_probes is None:
+            with Threads(count_threads(self.n_jobs)) as threads:  # the sample that shows it is not stored
+                self._quantizer(precision(self.cluster_centers_.dtype), threads)
+        save_model(self, path, training=training)
 
     def _check(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self, "cluster_centers_")
@@ -221,9 +255,9 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         return tags
 
 
-def _shifted(centers: NDArray[Any], X: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A point in the midst of the centres, and the centres relative to it, in the precision of X."""
-    centers = centers.astype(precision(X.dtype))
+def _shifted(centers: NDArray[Any], dtype: DTypeLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A point in the midst of the centres, and the centres relative to it, in the precision of a dtype."""
+    centers = centers.astype(precision(dtype))
     mean = centers.mean(axis=0)
     return mean, centers - mean
 
