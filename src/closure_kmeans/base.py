@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 
 from closure_kmeans import _validation as check
 from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans.checkpoint import Checkpoint
 from closure_kmeans.initialize import start_labels
 from closure_kmeans.iteration import Clustering, Iteration, Step
 from closure_kmeans.points import Points, arrange_points, precision, shifted
@@ -91,6 +92,12 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     def _most_iterations(self) -> int:
         return self.max_iter
 
+    def _open_checkpoint(
+        self, X: NDArray[Any], weights: NDArray[Any], init: str | NDArray[Any], rng: np.random.Generator
+    ) -> Checkpoint | None:
+        """Where the fit is saved, by a method that can be resumed."""
+        return None
+
     # -- fit --------------------------------------------------------------------------------------------------------
 
     def fit(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> Self:
@@ -144,8 +151,12 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         check.enough_rows(n_clusters, X)
         check.memory(n_clusters, X, self.tree_dims)
         rng = check.generator(self.random_state)
-        with Threads(count_threads(self.n_jobs)) as threads, Recorder(self, began, len(X)) as record:
+        checkpoint = self._open_checkpoint(X, weights, init, rng)
+        with Threads(count_threads(self.n_jobs)) as threads, Recorder(self, began, len(X), checkpoint) as record:
             points, tree = arrange_points(X, weights, n_clusters, self.tree_dims, rng, threads)
+            if checkpoint is not None:
+                checkpoint.check_order(tree.members)
+                init = "tree" if checkpoint.saved else init  # what is saved takes its place
             labels = start_labels(init, points, tree, rng, threads)
             outcome = self._cluster(points, labels, rng, record, threads)
         labels = np.empty(len(X), np.int32)
@@ -265,13 +276,21 @@ def _shifted(centers: NDArray[Any], dtype: DTypeLike) -> tuple[NDArray[Any], NDA
 class Recorder:
     """Keeps the history, shows the progress, and says when to stop."""
 
-    def __init__(self, model: BaseKMeans, began: float, n_points: int) -> None:
-        self.history: list[Iteration] = []
+    def __init__(self, model: BaseKMeans, began: float, n_points: int, checkpoint: Checkpoint | None = None) -> None:
+        self.checkpoint = checkpoint
+        self.history: list[Iteration] = [] if checkpoint is None else checkpoint.history
         self._began = began
+        self._seconds_before = self.history[-1].seconds if self.history else 0.0
         self._n_points = n_points
         self._max_time = model.max_time
         self._callback = model.callback
-        self._bar = tqdm(total=model._most_iterations, disable=not model.verbose, unit="it", desc=type(model).__name__)
+        self._bar = tqdm(
+            total=model._most_iterations,
+            initial=len(self.history),
+            disable=not model.verbose,
+            unit="it",
+            desc=type(model).__name__,
+        )
 
     def __enter__(self) -> Recorder:
         return self
@@ -279,12 +298,15 @@ class Recorder:
     def __exit__(self, *error: object) -> None:
         self._bar.total = self._bar.n  # done, be it before the last iteration allowed
         self._bar.close()
+        if self.checkpoint is not None:
+            self.checkpoint.write()
 
-    def __call__(self, step: Step, accuracy: float | None) -> str | None:
+    def __call__(self, step: Step, accuracy: float | None, converged: bool = False) -> str | None:
         """Record an iteration; a reason to stop, if there is one."""
+        elapsed = time.perf_counter() - self._began
         record = Iteration(
             iteration=len(self.history) + 1,
-            seconds=time.perf_counter() - self._began,
+            seconds=self._seconds_before + elapsed,
             inertia=step.state.clusters.inertia,
             n_active=step.n_active,
             n_trees=step.n_trees,
@@ -297,8 +319,10 @@ class Recorder:
             f"distortion {record.inertia / self._n_points:.6g}, moved {record.n_active / self._n_points:.2%}"
         )
         self._bar.update()
+        if self.checkpoint is not None:
+            self.checkpoint.note(step.state, self.history, converged)
         if self._callback is not None and self._callback(record):
             return "callback"
-        if self._max_time is not None and 2 * record.seconds - before > self._max_time:
+        if self._max_time is not None and elapsed + record.seconds - before > self._max_time:
             return "max_time"
         return None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import _kernels
 from closure_kmeans._parallel import BLOCKS_PER_CALL, Threads
-from closure_kmeans.closure import cluster_by_closures
+from closure_kmeans.closure import begin, cluster_by_closures
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.neighborhoods import FreshNeighborhoods
 from closure_kmeans.points import Points, arrange_points, as_numbers, grow_leaves, rows_per_block, shifted
@@ -158,8 +158,7 @@ def group_centers(centers: NDArray[Any], mean: NDArray[Any], threads: Threads) -
     points, tree = arrange_points(centers, np.ones(1), n_cells, 16, rng, threads)
     state, stopped_by = cluster_by_closures(
         points,
-        np.repeat(np.arange(n_cells, dtype=np.int32), np.diff(tree.starts)),
-        n_cells,
+        begin(points, np.repeat(np.arange(n_cells, dtype=np.int32), np.diff(tree.starts)), n_cells, threads),
         FreshNeighborhoods(partial(grow_leaves, points, rng, threads), CELL_LEAF_SIZE, len(centers), target_accuracy=0),
         hartigan=True,
         extrapolate=True,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # What only the training data has.
 TRAINING = ("labels_", "history_")
 # How a fit runs, not what it finds: the same model is the same file on any machine.
-RUNNING = ("callback", "max_time", "n_jobs", "verbose")
+RUNNING = ("callback", "checkpoint", "checkpoint_every", "max_time", "n_jobs", "verbose")
 # What is stored of parameters and attributes; all else (arrays given as a start, generators) is not.
 PLAIN = (str, int, float, bool, type(None), np.generic)
 # Values looked at together.
@@ -60,7 +60,7 @@ def load(path: str | os.PathLike[str]) -> BaseKMeans:
 
     It predicts, transforms and scores like the one that was saved, bit for bit. Its centres are memory-mapped. Of the
     parameters, those that are no plain values (a start given as an array) or say how to run (``n_jobs``, ``verbose``,
-    ``callback``, ``max_time``) have their defaults again.
+    ``callback``, ``max_time``, ``checkpoint``) have their defaults again.
 
     Raises
     ------
