@@ -12,7 +12,7 @@ from closure_kmeans.datasets import load_sift
 def run(monkeypatch):
     """The command, on a tenth of its data."""
     X = load_sift()[:2000]
-    monkeypatch.setattr(cli, "load_sift", lambda: X)
+    monkeypatch.setattr("closure_kmeans.cli.demo.load_sift", lambda: X)
     return lambda *arguments: CliRunner().invoke(cli.main, list(map(str, arguments)))
 
 

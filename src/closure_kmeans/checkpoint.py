@@ -231,3 +231,20 @@ def _checksum(arrays: Arrays) -> int:
 def _digest(array: NDArray[Any]) -> str:
     """A name for the contents of an array."""
     return hashlib.blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=8).hexdigest()
+
+
+def describe_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What is in a checkpoint, for people."""
+    path = checkpoint_file(path)
+    with reading(path, "a checkpoint"):
+        _, facts = read_tensors(path, "checkpoint")
+        last = Iteration(*facts["history"][-1])
+        return {
+            "kind": "checkpoint",
+            "iterations": last.iteration,
+            "seconds": last.seconds,
+            "inertia": last.inertia,
+            "converged": facts["converged"],
+            "bytes": path.stat().st_size,
+            **facts["identity"],
+        }
