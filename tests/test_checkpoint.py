@@ -270,6 +270,7 @@ def test_damaged_checkpoints(tmp_path):
     damage(tmp_path, 200)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_thousands_of_damaged_checkpoints(tmp_path):
     damage(tmp_path, 10_000)
@@ -288,6 +289,7 @@ def test_killed_fits_end_in_the_same_bytes(tmp_path):
     kill_and_resume(tmp_path, 5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_fifty_killed_fits_end_in_the_same_bytes(tmp_path):

@@ -193,6 +193,7 @@ def test_damaged_models(model, path):
     assert memory < 4 * path.stat().st_size + (8 << 20)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_ten_thousand_damaged_models(model, path):
     model.save(path, training=True)

@@ -373,6 +373,7 @@ def test_damaged_files(suffix, tmp_path):
     check_mutations(write(tmp_path / f"rows{suffix}", values(suffix)), 200)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_ten_thousand_damaged_files(suffix, tmp_path):
     check_mutations(write(tmp_path / f"rows{suffix}", values(suffix)), 10_000)

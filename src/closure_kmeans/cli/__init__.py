@@ -8,13 +8,8 @@ from typing import Any
 import click
 
 from closure_kmeans import __version__
+from closure_kmeans.cli import demo, doctor, export, fit, info, predict
 from closure_kmeans.cli.common import example
-from closure_kmeans.cli.demo import demo
-from closure_kmeans.cli.doctor import doctor, warmup
-from closure_kmeans.cli.export import export
-from closure_kmeans.cli.fit import fit
-from closure_kmeans.cli.info import info
-from closure_kmeans.cli.predict import evaluate, predict
 
 
 class Commands(click.Group):
@@ -50,5 +45,14 @@ def main() -> None:
     """K-means for very many clusters, by cluster closures."""
 
 
-for _command in (fit, predict, evaluate, info, export, demo, doctor, warmup):
+for _command in (
+    fit.fit,
+    predict.predict,
+    predict.evaluate,
+    info.info,
+    export.export,
+    demo.demo,
+    doctor.doctor,
+    doctor.warmup,
+):
     main.add_command(_command)

@@ -143,6 +143,10 @@ def progress_bar(description: str, total: int) -> Iterator[Callable[[float], Non
         bar.refresh()
 
 
+class Share(float):
+    """A part of a whole, which people read in percent."""
+
+
 def report(facts: dict[str, Any], *, as_json: bool) -> None:
     """Facts as a table, or as one line of JSON."""
     if as_json:
@@ -159,6 +163,8 @@ def readable(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, Share):
+        return f"{value:.1%}"
     if isinstance(value, float):
         return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"
     if isinstance(value, dict):

@@ -51,7 +51,7 @@ def doctor(as_json: bool) -> None:
             "free memory": _gigabytes(_free_memory()),
             "kernel cache": str(cache),
             "kernel cache writable": writable,
-            "kernels compiled": any(cache.glob("_kernels.*.nbc")),
+            "kernels compiled": kernels_are_compiled(),
         },
         as_json=as_json,
     )
@@ -66,6 +66,11 @@ def doctor(as_json: bool) -> None:
 
 def _cache_folder() -> Path:
     return Path(_kernels.assign_leaves.stats.cache_path)  # type: ignore[attr-defined]
+
+
+def kernels_are_compiled() -> bool:
+    """Whether there are compiled kernels in the cache, be it not for all types."""
+    return any(_cache_folder().glob("_kernels.*.nbc"))
 
 
 def _is_writable(folder: Path) -> bool:

@@ -16,6 +16,7 @@ from closure_kmeans import ClosureKMeans, load
 from closure_kmeans.checkpoint import checkpoint_file
 from closure_kmeans.cli.common import (
     STANDARD,
+    Share,
     duration,
     example,
     output_option,
@@ -29,6 +30,7 @@ from closure_kmeans.cli.common import (
     with_vectors,
     write_array,
 )
+from closure_kmeans.cli.doctor import kernels_are_compiled
 from closure_kmeans.cli.progress import Progress, clock
 from closure_kmeans.vectors import Vectors, open_vectors
 
@@ -117,6 +119,8 @@ def fit(
     rows = read_vectors(vectors, name)
     model = _new_model(paper, **settings)
     if not quiet and not as_json:
+        if not kernels_are_compiled():
+            click.echo("the kernels are compiled on their first use, which takes some ten seconds", err=True)
         click.echo(f"{rows.shape[0]:,} x {rows.shape[1]} {rows.dtype} into {model.n_clusters:,} clusters", err=True)
     with Progress(model, len(rows), quiet=quiet, as_json=as_json) as progress:
         _run(model.set_params(callback=progress), rows)
@@ -173,7 +177,7 @@ def _summarise(model: ClosureKMeans, n_rows: int, output: str, labels: str | Non
         "iterations": model.n_iter_,
         "stopped by": model.stopped_by_,
         "seconds": last.seconds if last else 0.0,
-        "accuracy": last.accuracy if last else None,
+        "accuracy": Share(last.accuracy) if last and last.accuracy is not None else None,
         "rows in a cluster": size_summary(model.labels_, len(model.cluster_centers_)),
         "model": output,
         "labels": labels,

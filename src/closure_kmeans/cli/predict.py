@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import closure_kmeans
 from closure_kmeans.cli.common import (
+    Share,
     assign,
     example,
     output_option,
@@ -96,7 +97,7 @@ def evaluate(
         "rows": len(rows),
         "clusters": len(fitted.cluster_centers_),
         "distortion": float(squares.mean()),
-        "accuracy": float(np.mean(nearest == labels[::step])),
+        "accuracy": Share(np.mean(nearest == labels[::step])),
         "rows in a cluster": size_summary(labels, len(fitted.cluster_centers_)),
     }
     if classes is not None:

@@ -18,7 +18,7 @@ TREND = 4
 LINE_EVERY = 10.0
 
 
-def seconds_left(history: list[Iteration], *, tol: float, max_iter: int, max_time: float | None) -> float | None:
+def seconds_left(history: list[Iteration], *, tol: float, max_iter: int, at_most: float) -> float | None:
     """When the fit may end: the falls of the distortion shrink steadily, until they are below ``tol``."""
     falls = [
         1 - after.inertia / before.inertia
@@ -27,12 +27,12 @@ def seconds_left(history: list[Iteration], *, tol: float, max_iter: int, max_tim
     ]
     if len(falls) < TREND or min(falls) <= 0:
         return None
-    n_left = max_iter - len(history)
+    n_left = max_iter - history[-1].iteration
     shrinkage = (falls[-1] / falls[0]) ** (1 / (TREND - 1))
     if tol > 0 and shrinkage < 1:
         n_left = min(n_left, math.ceil(max(0.0, math.log(tol / falls[-1]) / math.log(shrinkage))))
     seconds = n_left * (history[-1].seconds - history[-1 - TREND].seconds) / TREND
-    return seconds if max_time is None else min(seconds, max(0.0, max_time - history[-1].seconds))
+    return min(seconds, at_most)
 
 
 def clock(seconds: float) -> str:
@@ -51,9 +51,10 @@ class Progress:
         self._quiet = quiet or as_json
         self._as_json = as_json
         self._history: list[Iteration] = []
+        self._began = time.monotonic()
         self._line_at = -math.inf
         screen = sys.stderr.isatty() and not self._quiet
-        self._line = tqdm(bar_format="{desc}", leave=False) if screen else None
+        self._line = tqdm(desc="putting the rows in order", bar_format="{desc}", leave=False) if screen else None
 
     def __enter__(self) -> Progress:
         return self
@@ -76,7 +77,8 @@ class Progress:
 
     def _text(self, record: Iteration) -> str:
         model = self._model
-        left = seconds_left(self._history, tol=model.tol, max_iter=model.max_iter, max_time=model.max_time)
+        at_most = math.inf if model.max_time is None else max(0.0, self._began + model.max_time - time.monotonic())
+        left = seconds_left(self._history, tol=model.tol, max_iter=model.max_iter, at_most=at_most)
         end = "" if left is None else f", about {clock(left)} left"
         trees = f", {record.n_trees} trees" if record.n_trees > 1 else ""
         return (
