@@ -124,6 +124,15 @@ def test_only_fitted_models_are_saved(path):
     assert not path.exists()
 
 
+def test_only_our_own_classes_are_saved(rows, path):
+    class Other(ClosureKMeans):
+        pass
+
+    with pytest.raises(TypeError, match="only estimators of this library can be saved, got Other"):
+        Other(5, max_iter=1).fit(rows).save(path)
+    assert not path.exists()
+
+
 def test_files_that_are_no_models(model, path, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"model\.safetensors"):
         load(path)

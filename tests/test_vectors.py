@@ -231,12 +231,12 @@ def npy(header, data=b""):
         (
             "a.fbin",
             struct.pack("<II4B", 2, 2, 1, 2, 3, 4),
-            "2 x 2 values of 1 bytes, but by its name they are float32",
+            "2 x 2 values of 8 bits, but by its name they are float32",
         ),
         (
             "a.u8bin",
             struct.pack("<II4f", 2, 2, 1, 2, 3, 4),
-            "2 x 2 values of 4 bytes, but by its name they are uint8",
+            "2 x 2 values of 32 bits, but by its name they are uint8",
         ),
         ("a.fbin", struct.pack("<IIf", 2**32 - 1, 2**32 - 1, 1), "73786976260478205960 bytes|should have 4294967295 x"),
         ("a.u8bin", struct.pack("<II4B", 0, 2, 1, 2, 3, 4), "should have 0 x 2"),

@@ -36,7 +36,7 @@ class RandomPartition(NamedTuple):
 
 def check_partition(partition: RandomPartition) -> None:
     """A partition from elsewhere must be one: every point in one leaf."""
-    members, starts = partition
+    members, starts = partition.members, partition.starts
     n_points = len(members)
     if members.dtype != np.int32 or not np.array_equal(np.sort(members), np.arange(n_points)):
         raise ValueError(f"the members of a partition must be the points from 0 to {n_points - 1}, each once")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from closure_kmeans.quantizer import MANY_CENTERS, count_cells
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
 
+# Where the classes are that can be saved and loaded.
+HOMES = ("closure_kmeans",)
 # What only the training data has.
 TRAINING = ("labels_", "history_")
 # How a fit runs, not what it finds: the same model is the same file on any machine.
@@ -35,6 +38,8 @@ def save_model(model: BaseKMeans, path: str | os.PathLike[str], *, training: boo
         for name, value in vars(model).items()
         if name.endswith("_") and not name.startswith("_") and (training or name not in TRAINING)
     }
+    if _find_class(type(model).__name__) is not type(model):
+        raise TypeError(f"only estimators of this library can be saved, got {type(model).__name__}")
     names = attributes.pop("feature_names_in_", None)
     facts = {
         "class": type(model).__name__,
@@ -114,12 +119,21 @@ def _rebuild(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMeans:
 
 def _new_model(path: Path, name: str, parameters: dict[str, Any]) -> BaseKMeans:
     """An estimator of one of our own classes."""
-    kind = getattr(closure_kmeans, name) if name in closure_kmeans.__all__ else None
-    if not (isinstance(kind, type) and hasattr(kind, "save")):
+    kind = _find_class(name)
+    if kind is None:
         raise FileFormatError(f"'{path}' must hold a model of this library, but holds a '{name}'")
     model: BaseKMeans = kind(**parameters)
     model._check_parameters()
     return model
+
+
+def _find_class(name: str) -> type[BaseKMeans] | None:
+    """The estimator of a name."""
+    for module in map(import_module, HOMES):
+        found = getattr(module, name) if name in module.__all__ else None
+        if isinstance(found, type) and hasattr(found, "save"):
+            return found
+    return None
 
 
 def _check_centers(path: Path, centers: NDArray[Any]) -> None:

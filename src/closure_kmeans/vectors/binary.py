@@ -110,7 +110,7 @@ def map_bin(path: Path, name: str | None = None) -> NDArray[Any]:
     other_bytes = 4 if dtype.itemsize == 1 else 1
     if size == 8 + n_values * other_bytes > 8:
         raise FileFormatError(
-            f"'{path}' has {size} bytes, which fit {shape[0]} x {shape[1]} values of {other_bytes} bytes, "
+            f"'{path}' has {size} bytes, which fit {shape[0]} x {shape[1]} values of {8 * other_bytes} bits, "
             f"but by its name they are {dtype}: its name ends wrongly"
         )
     _check_size(path, f"{shape[0]} x {shape[1]} values of {dtype}", 8 + n_values * dtype.itemsize, size, _hint(start))
