@@ -219,6 +219,16 @@ def test_an_interrupt_saves_what_there_is(here, checkpoint):
         assert "--init new.safetensors begins from these centres" in errors
 
 
+def test_an_interrupt_before_there_is_anything(run, here, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("closure_kmeans.base.arrange_points", interrupt)
+    result = run("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "-q")
+    assert (result.exit_code, result.output) == (130, "interrupted\n")
+    assert not (here / "new.safetensors").exists()
+
+
 def test_predict(run, here):
     assert run("predict", "words.safetensors", "rows.u8bin", "-o", "labels.npy", "--distances", "d.npy").output == ""
     model = load("words.safetensors")

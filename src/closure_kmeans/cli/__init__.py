@@ -9,7 +9,7 @@ import click
 
 from closure_kmeans import __version__
 from closure_kmeans.cli import demo, doctor, export, fit, info, predict
-from closure_kmeans.cli.common import example
+from closure_kmeans.cli.common import INTERRUPTED, example
 
 
 class Commands(click.Group):
@@ -19,6 +19,9 @@ class Commands(click.Group):
         """Run a command."""
         try:
             return super().invoke(context)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            context.exit(INTERRUPTED)
         except OSError as error:
             if error.errno == errno.EPIPE:  # whoever reads the output has had enough: click knows what to do
                 raise

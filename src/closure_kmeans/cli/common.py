@@ -23,6 +23,8 @@ from closure_kmeans.base import BaseKMeans
 from closure_kmeans.vectors import Vectors, open_vectors, save_vectors
 
 STANDARD = "-"  # standard input or output, which hold an .npy file
+# The exit code that shells have for an interrupt.
+INTERRUPTED = 130
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 # Rows that are assigned together.
 BATCH_ROWS = 1 << 18

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from closure_kmeans import ClosureKMeans, load
 from closure_kmeans.checkpoint import checkpoint_file
 from closure_kmeans.cli.common import (
+    INTERRUPTED,
     STANDARD,
     Share,
     duration,
@@ -33,9 +34,6 @@ from closure_kmeans.cli.common import (
 from closure_kmeans.cli.doctor import kernels_are_compiled
 from closure_kmeans.cli.progress import Progress, clock
 from closure_kmeans.vectors import Vectors, open_vectors
-
-# What shells give a process that was interrupted.
-INTERRUPTED = 130
 
 
 class _Remembering(click.Command):
