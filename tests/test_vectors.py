@@ -324,6 +324,21 @@ def test_writers_lose_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_links_stay_and_folders_and_devices_are_not_replaced(tmp_path):
+    real, link = tmp_path / "real.npy", tmp_path / "link.npy"
+    save_vectors(real, np.zeros((2, 2)))
+    link.symlink_to(real)
+    save_vectors(link, np.ones((2, 2)))
+    assert link.is_symlink()
+    assert np.load(real).all()
+    (tmp_path / "folder.npy").mkdir()
+    os.mkfifo(tmp_path / "pipe.npy")
+    for name in ("folder.npy", "pipe.npy"):
+        with pytest.raises(FileExistsError, match=f"{name}' could not be written: it exists and is no file"):
+            save_vectors(tmp_path / name, np.ones((2, 2)))
+    assert len(list(tmp_path.iterdir())) == 4
+
+
 @pytest.mark.parametrize("trouble", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyboardInterrupt()])
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, trouble):
     path = tmp_path / "a.npy"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -42,19 +43,23 @@ def file_size(path: Path, minimum: int) -> int:
 def replacing(path: Path) -> Iterator[Path]:
     """A name beside ``path`` to write to. At the end the new file takes the place of the old one, whole or not at all.
 
-    If anything goes wrong the old file stays as it was, and the new one is removed.
+    If anything goes wrong the old file stays as it was, and the new one is removed. A link stays a link; a folder or a
+    device is not replaced.
     """
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"'{path}' could not be written: there is no folder '{path.parent}'")
-    beside = path.with_name(f".{path.name}.{uuid4().hex[:8]}{path.suffix}")
+    target = path.resolve()
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"'{path}' could not be written: there is no folder '{path.parent}'")
+    if target.exists() and not target.is_file():
+        raise FileExistsError(errno.EEXIST, f"'{path}' could not be written: it exists and is no file")
+    beside = target.with_name(f".{target.name}.{uuid4().hex[:8]}{target.suffix}")
     try:
         beside.touch(exist_ok=False)
         mode = beside.stat().st_mode  # the user's own, whatever a library makes of it
         yield beside
         beside.chmod(mode)
         _sync(beside)
-        beside.replace(path)
-        _sync(path.parent)
+        beside.replace(target)
+        _sync(target.parent)
     except BaseException as error:
         with suppress(OSError):
             beside.unlink()
