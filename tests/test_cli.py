@@ -1,18 +1,28 @@
+import io
+import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 
+import faiss
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from closure_kmeans import __version__, cli
+from closure_kmeans import ClosureKMeans, Iteration, __version__, cli, load, metrics
+from closure_kmeans.cli.common import duration
+from closure_kmeans.cli.progress import clock, seconds_left
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.vectors import open_vectors, save_vectors
 
 
 @pytest.fixture
 def run(monkeypatch):
     """The command, on a tenth of its data."""
     X = load_sift()[:2000]
-    monkeypatch.setattr(cli, "load_sift", lambda: X)
+    monkeypatch.setattr("closure_kmeans.cli.demo.load_sift", lambda: X)
     return lambda *arguments: CliRunner().invoke(cli.main, list(map(str, arguments)))
 
 
@@ -73,3 +83,340 @@ def test_what_the_package_exports():
     assert all(hasattr(closure_kmeans, name) for name in closure_kmeans.__all__)
     with pytest.raises(AttributeError, match="module 'closure_kmeans' has no attribute 'KMeans'"):
         closure_kmeans.KMeans  # noqa: B018
+
+
+# -- vectors in, models and labels out ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Vectors, and a model of them."""
+    folder = tmp_path_factory.mktemp("files")
+    save_vectors(folder / "rows.u8bin", load_sift()[:2000])
+    result = CliRunner().invoke(
+        cli.main, ["fit", f"{folder}/rows.u8bin", "-k", "30", "-o", f"{folder}/words.safetensors", "-q"]
+    )
+    assert (result.exit_code, result.output) == (0, "")
+    return folder
+
+
+@pytest.fixture
+def here(folder, tmp_path, monkeypatch):
+    """A folder of its own with those files in it."""
+    for name in ("rows.u8bin", "words.safetensors"):
+        shutil.copy(folder / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def process(*arguments, **options):
+    command = [sys.executable, "-m", "closure_kmeans", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, **options)
+
+
+def test_fit_is_the_library(run, here):
+    result = run("fit", "rows.u8bin", "-k", 40, "-o", "new.safetensors", "--labels", "labels.npy", "--seed", 7)
+    assert result.exit_code == 0, result.output
+    expected = ClosureKMeans(40, random_state=7).fit(load_sift()[:2000])
+    np.testing.assert_array_equal(load("new.safetensors").cluster_centers_, expected.cluster_centers_)
+    np.testing.assert_array_equal(np.load("labels.npy"), expected.labels_)
+    assert "2,000 x 128 uint8 into 40 clusters" in result.stderr
+    assert "iteration 1: distortion" in result.stderr
+    table = dict(line.split("  ", 1) for line in result.stdout.splitlines())
+    assert table["clusters"].strip() == "40"
+    assert table["stopped by"].strip() == expected.stopped_by_
+    assert float(table["distortion"].replace(",", "")) == pytest.approx(expected.inertia_ / 2000, rel=1e-5)
+    assert "smallest" in table["rows in a cluster"]
+
+
+def test_fit_takes_all_settings(run, here):
+    result = run(
+        *("fit", "rows.u8bin", "-k", 40, "-o", "new.safetensors", "-q", "--paper", "--max-iter", 4, "--tol", 0.1),
+        *("--leaf-size", 20, "--init", "random", "--threads", 1, "--max-time", "10m", "--accuracy", 0.5),
+    )
+    assert (result.exit_code, result.output) == (0, "")
+    expected = ClosureKMeans.paper(40, random_state=0, max_iter=4, tol=0.1, leaf_size=20, init="random")
+    expected.set_params(target_accuracy=0.5)
+    assert load("new.safetensors").get_params() == expected.get_params()
+
+
+def test_fit_from_given_centers(run, here):
+    save_vectors("centers.fbin", load("words.safetensors").cluster_centers_)
+    for start in ("words.safetensors", "centers.fbin"):
+        result = run("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "--init", start)
+        assert result.exit_code == 0, result.output
+        assert load("new.safetensors").inertia_ <= load("words.safetensors").inertia_
+
+
+def test_fit_speaks_json(run, here):
+    result = run("fit", "rows.u8bin", "-k", 40, "-o", "new.safetensors", "--json")
+    *iterations, done = map(json.loads, result.stdout.splitlines())
+    assert result.stderr == ""
+    assert [record["iteration"] for record in iterations] == list(range(1, done["iterations"] + 1))
+    assert {record["event"] for record in iterations} == {"iteration"}
+    assert done["event"] == "done"
+    assert done["distortion"] == iterations[-1]["distortion"]
+    assert done["rows_in_a_cluster"]["empty"] == 0
+    assert done["model"] == "new.safetensors"
+
+
+def test_fit_from_standard_input(here):
+    np.save("rows.npy", load_sift()[:2000])
+    given = (here / "rows.npy").read_bytes()
+    result = process("fit", "-", "-k", 30, "-o", "new.safetensors", "--labels", "-", input=given)
+    assert result.returncode == 0, result.stderr
+    assert (here / "new.safetensors").read_bytes() == (here / "words.safetensors").read_bytes()
+    labels = np.load(io.BytesIO(result.stdout))
+    np.testing.assert_array_equal(labels, ClosureKMeans(30, random_state=0).fit(load_sift()[:2000]).labels_)
+
+
+def test_fit_is_resumed(run, here):
+    arguments = ("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "--checkpoint", "ck/")
+    assert run(*arguments, "--max-iter", 3, "--resume").exit_code == 0
+    refused = run(*arguments)
+    assert refused.exit_code == 2
+    assert "holds a fit: add --resume to go on with it, or remove the file" in refused.output
+    other = run(*arguments[:3], 31, *arguments[4:], "--resume")
+    assert other.exit_code == 1
+    assert "is of another fit: n_clusters was 30 and is 31" in other.output
+    assert run(*arguments, "--resume").exit_code == 0
+    assert (here / "new.safetensors").read_bytes() == (here / "words.safetensors").read_bytes()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("checkpoint", [(), ("--checkpoint", "ck")])
+def test_an_interrupt_saves_what_there_is(here, checkpoint):
+    arguments = (
+        "fit",
+        "rows.u8bin",
+        "-k",
+        "60",
+        "-o",
+        "new.safetensors",
+        "--tol",
+        "0",
+        "--max-iter",
+        "1000000",
+        *checkpoint,
+    )
+    command = [sys.executable, "-m", "closure_kmeans", *arguments, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as fit:
+        for _ in range(3):
+            fit.stdout.readline()
+        fit.send_signal(signal.SIGINT)
+        output, errors = fit.communicate()
+    assert fit.returncode == 130, errors
+    done = json.loads(output.splitlines()[-1])
+    assert done["stopped_by"] == "interrupted"
+    assert load("new.safetensors").n_iter_ == done["iterations"] >= 3
+    assert "Traceback" not in errors
+    assert "interrupted, and saved as it stands" in errors
+    if checkpoint:
+        assert f"go on with: closure-kmeans {' '.join(arguments)} --json --resume" in errors
+        resumed = process(*arguments[:-4], "--max-iter", done["iterations"] + 2, *checkpoint, "--resume", "--json")
+        assert json.loads(resumed.stdout.splitlines()[0])["iteration"] == done["iterations"] + 1, resumed.stderr
+    else:
+        assert "--init new.safetensors begins from these centres" in errors
+
+
+def test_an_interrupt_before_there_is_anything(run, here, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("closure_kmeans.base.arrange_points", interrupt)
+    result = run("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "-q")
+    assert (result.exit_code, result.output) == (130, "interrupted\n")
+    assert not (here / "new.safetensors").exists()
+
+
+def test_predict(run, here):
+    assert run("predict", "words.safetensors", "rows.u8bin", "-o", "labels.npy", "--distances", "d.npy").output == ""
+    model = load("words.safetensors")
+    X = load_sift()[:2000]
+    np.testing.assert_array_equal(np.load("labels.npy"), model.predict(X))
+    assert np.load("d.npy").sum() == pytest.approx(-model.score(X))
+    exact = run("predict", "words.safetensors", "rows.u8bin", "-o", "exact.npy", "--exact", "--threads", 1)
+    assert exact.exit_code == 0
+    np.testing.assert_array_equal(np.load("exact.npy"), model.predict(X, exact=True))
+
+
+def test_predict_in_batches(run, here, monkeypatch):
+    monkeypatch.setattr("closure_kmeans.cli.common.BATCH_ROWS", 300)
+    run("predict", "words.safetensors", "rows.u8bin", "-o", "labels.npy")
+    np.testing.assert_array_equal(np.load("labels.npy"), load("words.safetensors").predict(load_sift()[:2000]))
+
+
+def test_predict_in_a_pipe(here):
+    np.save("rows.npy", load_sift()[:50])
+    result = process("predict", "words.safetensors", "-", "-o", "-", input=(here / "rows.npy").read_bytes())
+    labels = np.load(io.BytesIO(result.stdout))
+    np.testing.assert_array_equal(labels, load("words.safetensors").predict(load_sift()[:50]))
+
+
+def test_evaluate(run, here):
+    model = load("words.safetensors")
+    X = load_sift()[:2000]
+    np.save("truth.npy", model.predict(X) // 2)
+    result = run("evaluate", "words.safetensors", "rows.u8bin", "--truth", "truth.npy", "--json")
+    facts = json.loads(result.stdout)
+    assert facts["distortion"] == pytest.approx(metrics.distortion(X, model.cluster_centers_))
+    assert facts["accuracy"] == 1
+    assert 0.5 < facts["mutual_information"] < 1
+    assert sum(facts["rows_in_a_cluster"].values()) > 0
+    table = run("evaluate", "words.safetensors", "rows.u8bin").stdout
+    assert "accuracy           100.0%" in table
+    np.save("truth.npy", np.zeros(3))
+    assert (
+        "must hold one class for each of 2000 rows, but has shape (3,)"
+        in run("evaluate", "words.safetensors", "rows.u8bin", "--truth", "truth.npy").output
+    )
+
+
+def test_info(run, here):
+    model = json.loads(run("info", "words.safetensors", "--json").stdout)
+    assert (model["kind"], model["clusters"], model["features"]) == ("model", 30, 128)
+    vectors = json.loads(run("info", "rows.u8bin", "--json").stdout)
+    assert vectors == {
+        "kind": "vectors",
+        "rows": 2000,
+        "features": 128,
+        "dtype": "uint8",
+        "bytes in memory": 256_000,
+        "memory-mapped": True,
+    }
+    run("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "--checkpoint", "ck", "--max-iter", 2)
+    for path in ("ck", "ck/checkpoint.safetensors"):
+        checkpoint = json.loads(run("info", path, "--json").stdout)
+        assert (checkpoint["kind"], checkpoint["iterations"], checkpoint["n_clusters"]) == ("checkpoint", 2, 30)
+    assert "clusters    30" in run("info", "words.safetensors").stdout
+
+
+def test_export(run, here):
+    result = run(
+        *("export", "words.safetensors", "--centers", "c.fbin", "--faiss", "w.faiss", "--vectors", "rows.u8bin"),
+        *("--labels", "l.npy", "--distances", "d.npy", "--members", "m.npz", "--table", "t.parquet"),
+    )
+    assert result.exit_code == 0, result.output
+    assert "written: c.fbin, w.faiss, l.npy, d.npy, m.npz, t.parquet" in result.output
+    model = load("words.safetensors")
+    np.testing.assert_array_equal(open_vectors("c.fbin"), model.cluster_centers_)
+    labels = np.load("l.npy")
+    np.testing.assert_array_equal(labels, model.predict(load_sift()[:2000]))
+    with np.load("m.npz") as members:
+        np.testing.assert_array_equal(members["starts"], np.r_[0, np.cumsum(np.bincount(labels, minlength=30))])
+    np.testing.assert_array_equal(np.asarray(open_vectors("t.parquet")), load_sift()[:2000])
+    assert faiss.read_index("w.faiss").nlist == 30
+    assert "nothing to write: give one of --centers" in run("export", "words.safetensors").output
+    assert (
+        "'l.npy' is about rows: give them by --vectors"
+        in run("export", "words.safetensors", "--labels", "l.npy").output
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("fit nothing.npy -k 3 -o a.safetensors", 2, "Path 'nothing.npy' does not exist"),
+        ("fit rows.u8bin -k 3 -o a.pkl", 2, "the name must end in .safetensors, got 'a.pkl'"),
+        ("fit rows.u8bin -k 3 -o nowhere/a.safetensors", 2, "the folder 'nowhere' does not exist"),
+        ("fit rows.u8bin -k 3 -o a.safetensors --max-time soon", 2, "'soon' is no time such as 90, 90s, 5m or 1.5h"),
+        ("fit rows.u8bin -k 3 -o a.safetensors --resume", 2, "--resume needs --checkpoint"),
+        ("fit rows.u8bin -k 3 -o a.safetensors --json --labels -", 2, "cannot both write to standard output"),
+        ("fit rows.u8bin -k 3000 -o a.safetensors", 1, "n_clusters must be at most the number of rows"),
+        ("fit words.safetensors -k 3 -o a.safetensors", 1, "'words.safetensors' must end in one of .npy, .fvecs"),
+        ("fit rows.u8bin -k 3 -o a.safetensors --init half.npy", 1, "No such file or directory: 'half.npy'"),
+        ("predict rows.u8bin rows.u8bin -o l.npy", 1, "'rows.u8bin' cannot be read as a model"),
+        ("predict words.safetensors words.safetensors -o l.npy", 1, "must end in one of .npy"),
+        ("predict words.safetensors rows.u8bin -o -l.txt", 2, "the name must end in .npy"),
+        ("info empty", 1, "the folder 'empty' must hold files of vectors of one kind, but there is none"),
+    ],
+)
+def test_bad_calls(run, here, arguments, code, message):
+    (here / "empty").mkdir()
+    before = sorted(path.name for path in here.iterdir())
+    result = run(*arguments.split())
+    assert result.exit_code == code, result.output
+    assert message in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+    assert sorted(path.name for path in here.iterdir()) == before
+
+
+def test_a_file_cut_short(run, here):
+    (here / "rows.u8bin").write_bytes((here / "rows.u8bin").read_bytes()[:-1])
+    result = run("fit", "rows.u8bin", "-k", 3, "-o", "a.safetensors")
+    assert result.exit_code == 1
+    message = "Error: 'rows.u8bin' should have 2000 x 128 values of uint8, 256008 bytes in all, but has 256007 bytes"
+    assert result.output.strip() == message
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1.5h", 5400), ("2d", 172800), ("0", 0)]
+)
+def test_durations(text, seconds):
+    assert duration(text) == seconds
+
+
+def test_doctor(run, monkeypatch):
+    facts = json.loads(run("doctor", "--json").stdout)
+    assert facts["closure-kmeans"] == __version__
+    assert facts["libraries"]["numpy"] == np.__version__
+    assert facts["kernel cache writable"] is True
+    assert facts["threads"] >= 1
+    assert "free memory" in run("doctor").stdout
+    monkeypatch.setattr("closure_kmeans.cli.doctor.os.access", lambda *_: False)
+    sick = run("doctor")
+    assert sick.exit_code == 1
+    assert "set NUMBA_CACHE_DIR to a folder that can" in sick.output
+
+
+@pytest.mark.slow
+def test_warmup_leaves_nothing_to_compile(tmp_path):
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    result = process("warmup", "--dtype", "float32", env=os.environ | cache)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(b"float32 ")
+    files = sorted(path.name for path in tmp_path.rglob("*.nbc"))
+    code = """if True:
+        import numpy as np
+        from closure_kmeans import ClosureKMeans
+        import closure_kmeans.base, closure_kmeans.quantizer
+        closure_kmeans.base.MANY_CENTERS = closure_kmeans.quantizer.MANY_CENTERS = 20
+        X = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
+        for model in (ClosureKMeans(30), ClosureKMeans.paper(30), ClosureKMeans(30, init="random")):
+            model.fit(X, sample_weight=np.arange(1, 501)).predict(X)
+            model.fit(X).predict(X, exact=True)
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | cache)
+    assert sorted(path.name for path in tmp_path.rglob("*.nbc")) == files
+
+
+def records(inertias, seconds=1.0):
+    return [Iteration(i + 1, seconds * (i + 1), inertia, 1, 1, 1.0, None) for i, inertia in enumerate(inertias)]
+
+
+def test_the_estimated_end():
+    limits = {"max_iter": 100, "at_most": float("inf")}
+    halving = [1.0]
+    for i in range(8):
+        halving.append(halving[-1] * (1 - 0.1 * 0.5**i))
+    # The last fall was 0.1 / 128; five more halvings bring it below 0.1 / 4096.
+    assert seconds_left(records(halving, 2.0), tol=0.1 / 4095, **limits) == pytest.approx(10.0)
+    assert seconds_left(records(halving), tol=0.5, **limits) == 0
+    assert seconds_left(records(halving), tol=0, **limits) == 91
+    assert seconds_left(records(halving), tol=0, max_iter=100, at_most=3.0) == 3
+    assert seconds_left(records(halving[:3]), tol=0.001, **limits) is None
+    assert seconds_left(records([1.0] * 9), tol=0.001, **limits) is None
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3661, "1:01:01")])
+def test_the_clock(seconds, text):
+    assert clock(seconds) == text
+
+
+@pytest.mark.parametrize("name", cli.main.commands)
+def test_every_command_has_an_example(run, name):
+    result = run(name, "--help")
+    assert result.exit_code == 0
+    assert f"Example:\n    closure-kmeans {name}" in result.output
+    short = next(line for line in run("--help").output.splitlines() if line.startswith(f"  {name} "))
+    assert not short.endswith("...")

@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from closure_kmeans.estimator import ClosureKMeans
     from closure_kmeans.iteration import Iteration
+    from closure_kmeans.storage import load
 
 __version__ = "0.1.0"
 
-__all__ = ["ClosureKMeans", "Iteration", "__version__"]
+__all__ = ["ClosureKMeans", "Iteration", "__version__", "load"]
 
 # scikit-learn takes a second to import: only those who use it wait for it.
-_HOMES = {"ClosureKMeans": "closure_kmeans.estimator", "Iteration": "closure_kmeans.iteration"}
+_HOMES = {
+    "ClosureKMeans": "closure_kmeans.estimator",
+    "Iteration": "closure_kmeans.iteration",
+    "load": "closure_kmeans.storage",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import Tags
@@ -18,17 +19,21 @@ from tqdm.auto import tqdm
 
 from closure_kmeans import _validation as check
 from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans.checkpoint import Checkpoint
 from closure_kmeans.initialize import start_labels
 from closure_kmeans.iteration import Clustering, Iteration, Step
 from closure_kmeans.points import Points, arrange_points, precision, shifted
 from closure_kmeans.quantizer import (
     MANY_CENTERS,
     SAMPLE_ROWS,
-    build_quantizer,
+    Quantizer,
+    count_probes,
     find_centers,
+    group_centers,
     nearest_centers,
     quantize,
 )
+from closure_kmeans.storage import save_model
 
 
 class Outcome(NamedTuple):
@@ -44,6 +49,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     n_clusters: int
     init: Literal["tree", "random"] | ArrayLike
+    _n_probes: int | None
 
     def __init__(
         self,
@@ -85,6 +91,12 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     @property
     def _most_iterations(self) -> int:
         return self.max_iter
+
+    def _open_checkpoint(
+        self, X: NDArray[Any], weights: NDArray[Any], init: str | NDArray[Any], rng: np.random.Generator
+    ) -> Checkpoint | None:
+        """Where the fit is saved, by a method that can be resumed."""
+        return None
 
     # -- fit --------------------------------------------------------------------------------------------------------
 
@@ -139,8 +151,12 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         check.enough_rows(n_clusters, X)
         check.memory(n_clusters, X, self.tree_dims)
         rng = check.generator(self.random_state)
-        with Threads(count_threads(self.n_jobs)) as threads, Recorder(self, began, len(X)) as record:
+        checkpoint = self._open_checkpoint(X, weights, init, rng)
+        with Threads(count_threads(self.n_jobs)) as threads, Recorder(self, began, len(X), checkpoint) as record:
             points, tree = arrange_points(X, weights, n_clusters, self.tree_dims, rng, threads)
+            if checkpoint is not None:
+                checkpoint.check_order(tree.members)
+                init = "tree" if checkpoint.saved else init  # what is saved takes its place
             labels = start_labels(init, points, tree, rng, threads)
             outcome = self._cluster(points, labels, rng, record, threads)
         if not record.history:
@@ -155,18 +171,19 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             "history_": record.history,
             "stopped_by_": outcome.stopped_by,
             "_sample": X[:: -(-len(X) // SAMPLE_ROWS)].copy(),
+            "_n_probes": None,
             "_quantizers": {},
         }
 
     def _labels_of(self, rows: NDArray[Any], fitted: dict[str, Any]) -> NDArray[np.int32]:
         """Labels of rows that took no part in a fit."""
-        mean, centers = _shifted(fitted["cluster_centers_"], rows)
+        mean, centers = _shifted(fitted["cluster_centers_"], rows.dtype)
         with Threads(count_threads(self.n_jobs)) as threads:
             return find_centers(rows, centers, mean, fitted["_sample"], threads)
 
     # -- new rows ------------------------------------------------------------------------------------------------------
 
-    def predict(self, X: ArrayLike, *, exact: bool | None = None) -> NDArray[np.int32]:
+    def predict(self, X: ArrayLike, *, exact: bool = False) -> NDArray[np.int32]:
         """The nearest centre of each row.
 
         Up to 10,000 centres all are compared. Beyond, a row is compared with the centres in the cells nearest to it,
@@ -180,7 +197,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """The distances of each row to all centres, as an (n, k) array."""
         rows = self._check(X)
-        mean, centers = _shifted(self.cluster_centers_, rows)
+        mean, centers = _shifted(self.cluster_centers_, rows.dtype)
         distances: NDArray[Any] = euclidean_distances(shifted(rows, mean), centers)
         return distances
 
@@ -191,18 +208,46 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             distances = distances * check.weights_like(sample_weight, distances)
         return -float(distances.sum())
 
-    def _nearest(self, rows: NDArray[Any], exact: bool | None = None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        if exact is None:
-            exact = len(self.cluster_centers_) <= MANY_CENTERS
+    def _nearest(self, rows: NDArray[Any], exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         with Threads(count_threads(self.n_jobs)) as threads:
-            if exact:
-                mean, centers = _shifted(self.cluster_centers_, rows)
+            if exact or len(self.cluster_centers_) <= MANY_CENTERS:
+                mean, centers = _shifted(self.cluster_centers_, rows.dtype)
                 return nearest_centers(rows, centers, mean, threads)
-            dtype = precision(rows.dtype)
-            if dtype not in self._quantizers:
-                mean, centers = _shifted(self.cluster_centers_, rows)
-                self._quantizers[dtype] = build_quantizer(centers, mean, self._sample, threads)
-            return quantize(rows, self._quantizers[dtype], threads)
+            return quantize(rows, self._quantizer(precision(rows.dtype), threads), threads)
+
+    def _quantizer(self, dtype: type[np.floating[Any]], threads: Threads) -> Quantizer:
+        """Cells for rows of a precision. How many of them to look into is measured once, in that of the centres."""
+        if dtype not in self._quantizers:
+            own = precision(self.cluster_centers_.dtype)
+            mean, centers = _shifted(self.cluster_centers_, dtype)
+            cells = group_centers(centers, mean, threads)
+            if self._n_probes is None and dtype is own:
+                self._n_probes = count_probes(cells, centers, self._sample, threads)
+            n_probes = self._n_probes or self._quantizer(own, threads).n_probes
+            self._quantizers[dtype] = Quantizer(cells, n_probes)
+        quantizer: Quantizer = self._quantizers[dtype]
+        return quantizer
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], *, training: bool = False) -> None:
+        """Write the model into one ``.safetensors`` file, which ``closure_kmeans.load`` reads.
+
+        The loaded model predicts, transforms and scores like this one, bit for bit, and the same model gives the same
+        bytes. The file is written beside, and then takes the place of an old one, whole or not at all.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            The name of the file.
+        training : bool, default=False
+            Whether to keep what only the training data has, too: ``labels_`` and ``history_``.
+        """
+        check_is_fitted(self, "cluster_centers_")
+        if len(self.cluster_centers_) > MANY_CENTERS and self._n_probes is None:
+            with Threads(count_threads(self.n_jobs)) as threads:  # the sample that shows it is not stored
+                self._quantizer(precision(self.cluster_centers_.dtype), threads)
+        save_model(self, path, training=training)
 
     def _check(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self, "cluster_centers_")
@@ -223,9 +268,9 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         return tags
 
 
-def _shifted(centers: NDArray[Any], X: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A point in the midst of the centres, and the centres relative to it, in the precision of X."""
-    centers = centers.astype(precision(X.dtype))
+def _shifted(centers: NDArray[Any], dtype: DTypeLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A point in the midst of the centres, and the centres relative to it, in the precision of a dtype."""
+    centers = centers.astype(precision(dtype))
     mean = centers.mean(axis=0)
     return mean, centers - mean
 
@@ -233,13 +278,21 @@ def _shifted(centers: NDArray[Any], X: NDArray[Any]) -> tuple[NDArray[Any], NDAr
 class Recorder:
     """Keeps the history, shows the progress, and says when to stop."""
 
-    def __init__(self, model: BaseKMeans, began: float, n_points: int) -> None:
-        self.history: list[Iteration] = []
+    def __init__(self, model: BaseKMeans, began: float, n_points: int, checkpoint: Checkpoint | None = None) -> None:
+        self.checkpoint = checkpoint
+        self.history: list[Iteration] = [] if checkpoint is None else checkpoint.history
         self._began = began
+        self._seconds_before = self.history[-1].seconds if self.history else 0.0
         self._n_points = n_points
         self._max_time = model.max_time
         self._callback = model.callback
-        self._bar = tqdm(total=model._most_iterations, disable=not model.verbose, unit="it", desc=type(model).__name__)
+        self._bar = tqdm(
+            total=model._most_iterations,
+            initial=len(self.history),
+            disable=not model.verbose,
+            unit="it",
+            desc=type(model).__name__,
+        )
 
     def __enter__(self) -> Recorder:
         return self
@@ -247,12 +300,15 @@ class Recorder:
     def __exit__(self, *error: object) -> None:
         self._bar.total = self._bar.n  # done, be it before the last iteration allowed
         self._bar.close()
+        if self.checkpoint is not None:
+            self.checkpoint.write()
 
-    def __call__(self, step: Step, accuracy: float | None) -> str | None:
+    def __call__(self, step: Step, accuracy: float | None, converged: bool = False) -> str | None:
         """Record an iteration; a reason to stop, if there is one."""
+        elapsed = time.perf_counter() - self._began
         record = Iteration(
             iteration=len(self.history) + 1,
-            seconds=time.perf_counter() - self._began,
+            seconds=self._seconds_before + elapsed,
             inertia=step.state.clusters.inertia,
             n_active=step.n_active,
             n_trees=step.n_trees,
@@ -265,8 +321,10 @@ class Recorder:
             f"distortion {record.inertia / self._n_points:.6g}, moved {record.n_active / self._n_points:.2%}"
         )
         self._bar.update()
+        if self.checkpoint is not None:
+            self.checkpoint.note(step.state, self.history, converged)
         if self._callback is not None and self._callback(record):
             return "callback"
-        if self._max_time is not None and 2 * record.seconds - before > self._max_time:
+        if self._max_time is not None and elapsed + record.seconds - before > self._max_time:
             return "max_time"
         return None

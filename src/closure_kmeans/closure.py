@@ -32,12 +32,12 @@ EXTRAPOLATE_FROM, EXTRAPOLATE_FULLY = 10, 50
 
 def cluster_by_closures(
     points: Points,
-    labels: NDArray[np.int32],
-    n_clusters: int,
+    state: Clustering,
     neighborhoods: Neighborhoods,
     *,
     hartigan: bool,
     extrapolate: bool,
+    n_done: int = 0,
     max_iter: int,
     tol: float,
     measure_accuracy: Callable[[Clustering], float] | None,
@@ -48,24 +48,29 @@ def cluster_by_closures(
 
     Returns the last state and the reason why it is the last, as ``alternate`` does.
     """
-    previous = None
 
     def step(state: Clustering) -> Step:
-        nonlocal previous
-        before = state.clusters
-        ahead = extrapolated(before, previous, len(labels)) if extrapolate else before
-        previous = before.centers if extrapolate else None
-        return take_step(points, state, ahead, neighborhoods.partitions(), hartigan, threads)
+        if not extrapolate:
+            return take_step(points, state, state.clusters, neighborhoods.partitions(), hartigan, threads)
+        ahead = extrapolated(state.clusters, state.previous, len(state.labels))
+        outcome = take_step(points, state, ahead, neighborhoods.partitions(), hartigan, threads)
+        return outcome._replace(state=outcome.state._replace(previous=state.clusters.centers))
 
     return alternate(
-        Clustering(labels, update(points, labels, n_clusters, threads)),
+        state,
         step,
+        n_done=n_done,
         max_iter=max_iter,
         tol=tol,
         measure_accuracy=measure_accuracy,
         on_iteration=on_iteration,
         expand=neighborhoods.expand,
     )
+
+
+def begin(points: Points, labels: NDArray[np.int32], n_clusters: int, threads: Threads) -> Clustering:
+    """The state of given labels."""
+    return Clustering(labels, update(points, labels, n_clusters, threads))
 
 
 def take_step(

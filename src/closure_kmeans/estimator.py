@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -12,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from closure_kmeans import _validation as check
 from closure_kmeans._parallel import Threads
 from closure_kmeans.base import BaseKMeans, Outcome, Recorder
-from closure_kmeans.closure import cluster_by_closures
+from closure_kmeans.checkpoint import Checkpoint, fingerprint
+from closure_kmeans.closure import begin, cluster_by_closures
 from closure_kmeans.iteration import Iteration
 from closure_kmeans.neighborhoods import FEW_CLUSTERS, AllClusters, FreshNeighborhoods, KeptNeighborhoods, Neighborhoods
 from closure_kmeans.points import Points, grow_leaves
@@ -69,6 +71,13 @@ class ClosureKMeans(BaseKMeans):
         Number of threads; ``None`` and -1 mean all that the process may run on.
     callback : callable, default=None
         Called with the record of each iteration (see ``history_``); returning true ends the fit.
+    checkpoint : str or PathLike, default=None
+        A folder, or a file whose name ends in ``.safetensors``, to which the fit is saved from time to time and when
+        it ends, be it by an interrupt. A fit that finds itself saved there goes on from where it was, and ends in the
+        same bits as if it had never been stopped. If the data, the parameters or the version are not those of the
+        saved fit, an error says what differs; ``max_iter`` may.
+    checkpoint_every : float, default=60
+        Seconds between two checkpoints; 0 saves after every iteration.
     verbose : int, default=0
         Whether to show a progress bar.
 
@@ -126,6 +135,8 @@ class ClosureKMeans(BaseKMeans):
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
         callback: Callable[[Iteration], Any] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
         verbose: int = 0,
     ) -> None:
         super().__init__(
@@ -148,6 +159,8 @@ class ClosureKMeans(BaseKMeans):
         self.min_fall = min_fall
         self.rule = rule
         self.extrapolate = extrapolate
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
 
     @classmethod
     def paper(cls, n_clusters: int = 2, **parameters: Any) -> ClosureKMeans:
@@ -179,17 +192,26 @@ class ClosureKMeans(BaseKMeans):
             check.boolean(name, getattr(self, name))
         check.choice("neighborhoods", self.neighborhoods, ("auto", "fresh", "kept", "all"))
         check.choice("rule", self.rule, ("hartigan", "lloyd"))
+        if self.checkpoint is not None and not isinstance(self.checkpoint, str | os.PathLike):
+            raise TypeError(f"checkpoint must be a path, got {self.checkpoint!r}")
+        check.number("checkpoint_every", self.checkpoint_every, 0)
 
     def _cluster(
         self, points: Points, labels: NDArray[np.int32], rng: np.random.Generator, record: Recorder, threads: Threads
     ) -> Outcome:
+        neighborhoods = self._neighborhoods(points, rng, threads)
+        state = begin(points, labels, self.n_clusters, threads)
+        if record.checkpoint is not None:
+            state = record.checkpoint.restore(state, neighborhoods, rng)
+            if record.checkpoint.converged:
+                return Outcome(state, "converged", {})
         state, stopped_by = cluster_by_closures(
             points,
-            labels,
-            self.n_clusters,
-            self._neighborhoods(points, rng, threads),
+            state,
+            neighborhoods,
             hartigan=self.rule == "hartigan",
             extrapolate=self.extrapolate,
+            n_done=len(record.history),
             max_iter=self.max_iter,
             tol=self.tol,
             measure_accuracy=partial(sample_accuracy, points, threads),
@@ -197,6 +219,13 @@ class ClosureKMeans(BaseKMeans):
             threads=threads,
         )
         return Outcome(state, stopped_by, {})
+
+    def _open_checkpoint(
+        self, X: NDArray[Any], weights: NDArray[Any], init: str | NDArray[Any], rng: np.random.Generator
+    ) -> Checkpoint | None:
+        if self.checkpoint is None:
+            return None
+        return Checkpoint(self.checkpoint, self.checkpoint_every, fingerprint(self, X, weights, init), rng)
 
     def _neighborhoods(self, points: Points, rng: np.random.Generator, threads: Threads) -> Neighborhoods:
         kind = self.neighborhoods

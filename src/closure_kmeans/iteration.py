@@ -7,7 +7,7 @@ What differs between the methods is only how they assign the points: to the best
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,11 @@ class Iteration(NamedTuple):
 
 
 class Clustering(NamedTuple):
-    """The state that an iteration improves."""
+    """The state that an iteration improves: all that it takes over from those before it."""
 
     labels: NDArray[np.int32]  # (n,)
     clusters: Clusters
+    previous: NDArray[Any] | None = None  # (k, d) the centres an iteration ago, where the next looks back at them
 
 
 class Step(NamedTuple):
@@ -46,8 +47,9 @@ class Step(NamedTuple):
     n_trees: int
 
 
-# Told of each iteration: its outcome, and the accuracy if it was measured. May name a reason to stop.
-OnIteration = Callable[[Step, float | None], str | None]
+# Told of each iteration: its outcome, the accuracy if it was measured, and whether it was the last because the fit has
+# converged. May name another reason to stop.
+OnIteration = Callable[[Step, float | None, bool], str | None]
 # Told how an iteration went (see ``Neighborhoods``): whether there is now more to look at.
 Expand = Callable[[float, bool, float | None], bool]
 
@@ -56,6 +58,7 @@ def alternate(
     state: Clustering,
     take_step: Callable[[Clustering], Step],
     *,
+    n_done: int = 0,
     max_iter: int,
     tol: float,
     measure_accuracy: Callable[[Clustering], float] | None,
@@ -64,12 +67,12 @@ def alternate(
 ) -> tuple[Clustering, str]:
     """Take steps, each an assignment and an update, until the distortion falls no more.
 
-    ``measure_accuracy`` tells how good an assignment is, from time to time and whenever the fit has settled.
-    ``on_iteration`` is told of every iteration and may name a reason to stop. Returns the last state and the reason
-    why it is the last. An interrupt is such a reason too: the iteration under way is dropped.
+    ``n_done`` iterations were taken before. ``measure_accuracy`` tells how good an assignment is, from time to time and
+    whenever the fit has settled. ``on_iteration`` is told of every iteration and may name a reason to stop. Returns the
+    last state and the reason why it is the last. An interrupt is such a reason too: the iteration under way is dropped.
     """
     try:
-        for number in range(1, max_iter + 1):
+        for number in range(n_done + 1, max_iter + 1):
             before = state.clusters.inertia
             step = take_step(state)
             fall = 1 - step.state.clusters.inertia / before if before > 0 else 0.0
@@ -77,12 +80,11 @@ def alternate(
             accuracy = None
             if measure_accuracy is not None and (settled or number % ACCURACY_EVERY == 0 or number == max_iter):
                 accuracy = measure_accuracy(step.state)
+            converged = not expand(fall, settled, accuracy) and settled
             state = step.state
-            reason = on_iteration(step, accuracy)
-            if reason is not None:
-                return state, reason
-            if not expand(fall, settled, accuracy) and settled:
-                return state, "converged"
+            reason = on_iteration(step, accuracy, converged)
+            if reason is not None or converged:
+                return state, reason or "converged"
     except KeyboardInterrupt:
         return state, "interrupted"
     return state, "max_iter"

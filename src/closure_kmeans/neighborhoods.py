@@ -9,11 +9,12 @@ few there is no need of trees: to test all of them takes no longer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from closure_kmeans.partition import RandomPartition
+from closure_kmeans.partition import RandomPartition, check_partition
 
 # Leaves that are doubled for the sake of accuracy end here: what they miss then is not missed for want of neighbours.
 LARGEST_LEAF = 4096
@@ -39,6 +40,12 @@ class Neighborhoods(Protocol):
         ``fall`` is the fall of the distortion as a part of itself; ``settled`` that it was too small to go on, or no
         point moved; ``accuracy`` the share of points assigned to their nearest centre, where it was measured.
         """
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """All that the partitions to come depend on, but for the random generator."""
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Go on from a state."""
 
 
 class FreshNeighborhoods:
@@ -66,6 +73,16 @@ class FreshNeighborhoods:
         self._leaf_size = min(2 * self._leaf_size, self._largest)
         return True
 
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The size of the leaves."""
+        return {"leaf_size": np.array([self._leaf_size])}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Leaves of a size."""
+        (self._leaf_size,) = state["leaf_size"].tolist()
+        if not self._leaf_size > 0:
+            raise ValueError(f"leaves must have at least one point, got {self._leaf_size}")
+
 
 class KeptNeighborhoods:
     """The paper's: up to ``max_trees`` partitions, grown once and united.
@@ -79,19 +96,37 @@ class KeptNeighborhoods:
         self._leaf_size = leaf_size
         self._max_trees = max_trees
         self._min_fall = min_fall
-        self._trees = [grow(leaf_size) for _ in range(1 if adaptive else max_trees)]
+        self._n_trees = 1 if adaptive else max_trees
+        self._trees: list[RandomPartition] = []
 
     def partitions(self) -> list[RandomPartition]:
-        """All trees grown so far."""
+        """All trees, of which the last may have to be grown yet."""
+        while len(self._trees) < self._n_trees:
+            self._trees.append(self._grow(self._leaf_size))
         return self._trees
 
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
         """Add a tree if there is need and room for one."""
         used_up = settled or fall < self._min_fall
-        if not used_up or len(self._trees) >= self._max_trees:
+        if not used_up or self._n_trees >= self._max_trees:
             return False
-        self._trees.append(self._grow(self._leaf_size))
+        self._n_trees += 1
         return True
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The trees grown so far, and how many there shall be."""
+        return {
+            "n_trees": np.array([self._n_trees]),
+            "starts": self._trees[0].starts,
+            **{f"members.{i}": tree.members for i, tree in enumerate(self._trees)},
+        }
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """The trees of another fit."""
+        (self._n_trees,) = state["n_trees"].tolist()
+        self._trees = [RandomPartition(state[f"members.{i}"], state["starts"]) for i in range(len(state) - 2)]
+        for tree in self._trees:
+            check_partition(tree)
 
 
 class AllClusters:
@@ -108,3 +143,10 @@ class AllClusters:
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
         """There is nothing beyond all."""
         return False
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """There is nothing to remember."""
+        return {}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Nothing was remembered."""

@@ -35,6 +35,16 @@ class RandomPartition(NamedTuple):
     open_to_all: bool = False  # whether points are tested with every cluster, not only with those in their leaf
 
 
+def check_partition(partition: RandomPartition) -> None:
+    """A partition from elsewhere must be one: every point in one leaf."""
+    members, starts = partition.members, partition.starts
+    n_points = len(members)
+    if members.dtype != np.int32 or not np.array_equal(np.sort(members), np.arange(n_points)):
+        raise ValueError(f"the members of a partition must be the points from 0 to {n_points - 1}, each once")
+    if starts.dtype != np.int64 or starts[0] != 0 or starts[-1] != n_points or (np.diff(starts) < 0).any():
+        raise ValueError(f"the leaves of a partition must begin at 0 and end at {n_points}, one after the other")
+
+
 def grow_partition(
     rows: NDArray[Any],
     mean: NDArray[Any],

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import BLOCKS_PER_CALL, Threads
-from closure_kmeans.closure import cluster_by_closures
+from closure_kmeans.closure import begin, cluster_by_closures
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.neighborhoods import FreshNeighborhoods
 from closure_kmeans.points import Points, arrange_points, as_numbers, grow_leaves, rows_per_block, shifted
@@ -131,26 +131,34 @@ def squared_distances(
 
 
 def build_quantizer(centers: NDArray[Any], mean: NDArray[Any], sample: NDArray[Any], threads: Threads) -> Quantizer:
-    """Group centres into cells, and look into as many as the rows of a sample need to find their nearest centre."""
+    """Group centres into cells, and look into as many as the rows of a sample need."""
     cells = group_centers(centers, mean, threads)
-    nearest, _ = nearest_centers(sample, centers, mean, threads)
+    return Quantizer(cells, count_probes(cells, centers, sample, threads))
+
+
+def count_probes(cells: Cells, centers: NDArray[Any], sample: NDArray[Any], threads: Threads) -> int:
+    """Into how many cells to look for the rows of a sample to find their nearest centre."""
+    nearest, _ = nearest_centers(sample, centers, cells.mean, threads)
     cell = np.empty(len(centers), np.int32)
     cell[cells.ids] = np.repeat(np.arange(len(cells.starts) - 1, dtype=np.int32), np.diff(cells.starts))
-    scores = cells.middle_norms - 2 * shifted(sample, mean) @ cells.middles.T
+    scores = cells.middle_norms - 2 * shifted(sample, cells.mean) @ cells.middles.T
     ranks = (scores < scores[np.arange(len(sample)), cell[nearest], np.newaxis]).sum(axis=1)
-    n_probes = 1 + int(np.quantile(ranks, RECALL, method="higher"))
-    return Quantizer(cells, n_probes)
+    return 1 + int(np.quantile(ranks, RECALL, method="higher"))
+
+
+def count_cells(n_centers: int) -> int:
+    """As many cells as make choosing them as dear as looking into them."""
+    return int(4 * np.sqrt(n_centers))
 
 
 def group_centers(centers: NDArray[Any], mean: NDArray[Any], threads: Threads) -> Cells:
-    """Cells of centres, by k-means: as many cells as make choosing them as dear as looking into them."""
-    n_cells = int(4 * np.sqrt(len(centers)))
+    """Cells of centres, by k-means."""
+    n_cells = count_cells(len(centers))
     rng = np.random.default_rng(0)
     points, tree = arrange_points(centers, np.ones(1), n_cells, 16, rng, threads)
     state, stopped_by = cluster_by_closures(
         points,
-        np.repeat(np.arange(n_cells, dtype=np.int32), np.diff(tree.starts)),
-        n_cells,
+        begin(points, np.repeat(np.arange(n_cells, dtype=np.int32), np.diff(tree.starts)), n_cells, threads),
         FreshNeighborhoods(partial(grow_leaves, points, rng, threads), CELL_LEAF_SIZE, len(centers), target_accuracy=0),
         hartigan=True,
         extrapolate=True,

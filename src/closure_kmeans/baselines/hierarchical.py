@@ -175,14 +175,14 @@ class HierarchicalKMeans(BaseKMeans):
         """
         return self._descend(self._check(X), self.levels_)
 
-    def predict(self, X: ArrayLike, *, exact: bool | None = None) -> NDArray[np.int32]:
+    def predict(self, X: ArrayLike, *, exact: bool = False) -> NDArray[np.int32]:
         """The cluster that each row comes to as it descends the tree: the nearest child, level by level.
 
         ``exact=True`` gives the nearest of all clusters instead, which need not be the same.
         """
         return super().predict(X, exact=exact)
 
-    def _nearest(self, rows: NDArray[Any], exact: bool | None = None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def _nearest(self, rows: NDArray[Any], exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         if exact:
             return super()._nearest(rows, exact)
         labels = self._descend(rows, self.levels_)[:, -1]

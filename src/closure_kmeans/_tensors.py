@@ -1,0 +1,72 @@
+"""Arrays and facts in one ``.safetensors`` file: of models and of checkpoints.
+
+All facts are one JSON text under one key, because several keys would come in random order: equal contents are equal
+bytes. Arrays are memory-mapped when they are read.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from closure_kmeans._files import FileFormatError, file_size, replacing
+
+KEY = "closure_kmeans"
+# Raised when older readers would misunderstand a file.
+FORMAT = 1
+# The names that the format has for the types that we write.
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I8": "|i1", "U16": "<u2", "U8": "|u1"}
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def write_tensors(path: Path, kind: str, arrays: Arrays, facts: dict[str, Any]) -> None:
+    """Write a file, whole or not at all."""
+    text = json.dumps(facts | {"kind": kind, "format": FORMAT}, sort_keys=True, default=_plain)
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    with replacing(path) as beside:
+        try:
+            save_file(contiguous, beside, {KEY: text})
+        except SafetensorError as error:
+            reason = str(error).rpartition("I/O error: ")[2]
+            raise OSError(errno.ENOSPC if f"os error {errno.ENOSPC}" in reason else errno.EIO, reason) from error
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} cannot be stored")
+
+
+def read_tensors(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
+    """Map the arrays of a file, and read its facts. What is wrong with the file may be raised in any form."""
+    file_size(path, minimum=8)
+    with safe_open(path, "np") as file:  # holds the header against the file's size
+        metadata = file.metadata() or {}
+    if KEY not in metadata:
+        raise FileFormatError(f"'{path}' must be a file of closure-kmeans, but lacks the metadata '{KEY}'")
+    facts = json.loads(metadata[KEY])
+    if facts["format"] != FORMAT or facts["kind"] != kind:
+        raise FileFormatError(
+            f"'{path}' must be a {kind} of format {FORMAT}, but is a {facts['kind']} of format {facts['format']}"
+        )
+    with path.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        header = json.loads(stream.read(length))
+    del header["__metadata__"]
+    return {name: _map(path, 8 + length, **entry) for name, entry in header.items()}, facts
+
+
+def _map(path: Path, begin: int, dtype: str, shape: list[int], data_offsets: list[int]) -> NDArray[Any]:
+    if 0 in shape:
+        return np.empty(shape, DTYPES[dtype])  # nothing cannot be mapped
+    return np.memmap(path, DTYPES[dtype], "r", begin + data_offsets[0], tuple(shape))

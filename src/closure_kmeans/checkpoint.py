@@ -1,0 +1,250 @@
+"""Checkpoints: a fit that was stopped goes on as if it had never been.
+
+What an iteration depends on is saved: the state, the neighbourhoods, the random generator. The order of the points is
+not, because it follows from the data and the generator as it was at the beginning, and is found again as fast as it
+is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import warnings
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import closure_kmeans
+from closure_kmeans._files import FileFormatError, reading
+from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans.clusters import Clusters
+from closure_kmeans.iteration import Clustering, Iteration
+from closure_kmeans.neighborhoods import Neighborhoods
+from closure_kmeans.storage import plain_parameters
+
+if TYPE_CHECKING:
+    from closure_kmeans.base import BaseKMeans
+
+FILE_NAME = "checkpoint.safetensors"
+# Rows that show whether the data is the same.
+FINGERPRINT_ROWS = 1000
+
+
+class Saved(NamedTuple):
+    """A fit after some iteration."""
+
+    arrays: Arrays  # the state and the neighbourhoods
+    generator: dict[str, Any]
+    history: list[Iteration]
+    converged: bool
+
+
+class Checkpoint:
+    """The file that a fit is saved to.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        A folder, or the file itself.
+    every : float
+        Seconds between two checkpoints.
+    identity : dict
+        What a fit must have in common with the one that was saved: see ``fingerprint``.
+    rng : Generator
+        The generator of the fit, at its beginning. It becomes that of the saved one, if there is one.
+
+    Attributes
+    ----------
+    saved : Saved or None
+        The fit as it was saved.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], every: float, identity: dict[str, Any], rng: np.random.Generator
+    ) -> None:
+        self.path = checkpoint_file(path)
+        self.saved: Saved | None = None
+        self._every = every
+        self._identity = identity
+        self._written = time.monotonic()
+        self._noted: Saved | None = None
+        self._order: str | None = None
+        self._prepare_folder()
+        if self.path.exists():
+            with reading(self.path, "a checkpoint"):
+                rng.bit_generator.state = self._read()
+        self._rng = rng
+        self._first_generator = rng.bit_generator.state
+
+    @property
+    def history(self) -> list[Iteration]:
+        """The iterations that were saved."""
+        return [] if self.saved is None else list(self.saved.history)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the saved fit was at its end."""
+        return self.saved is not None and self.saved.converged
+
+    def _prepare_folder(self) -> None:
+        """Find out now, and not after an hour, that there is no place to write to; remove what a kill left behind."""
+        folder = self.path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(f"checkpoint must be in a folder that can be written to, got '{folder}'")
+        for unfinished in folder.glob(f".{self.path.name}.*"):
+            unfinished.unlink(missing_ok=True)
+
+    def _read(self) -> dict[str, Any]:
+        """Read the file; the state of the generator at the beginning."""
+        arrays, facts = read_tensors(self.path, "checkpoint")
+        differences = [
+            f"{name} was {facts['identity'].get(name)!r} and is {value!r}"
+            for name, value in self._identity.items()
+            if facts["identity"].get(name) != value
+        ]
+        if differences:
+            raise FileFormatError(
+                f"the checkpoint '{self.path}' is of another fit: {'; '.join(differences)}. Remove it to begin anew"
+            )
+        if _checksum(arrays) != facts["checksum"]:
+            raise FileFormatError(f"'{self.path}' is damaged: its checksum is not that of its values")
+        history = [Iteration(*record) for record in facts["history"]]
+        self.saved = Saved(arrays, facts["generator"], history, facts["converged"])
+        self._order = facts["order"]
+        first: dict[str, Any] = facts["first_generator"]
+        return first
+
+    def check_order(self, order: NDArray[np.int32]) -> None:
+        """The points must be in the order that they had."""
+        found = _digest(order)
+        if self._order is not None and self._order != found:
+            raise FileFormatError(
+                f"the checkpoint '{self.path}' cannot be resumed here: the points come in another order, "
+                "as on another kind of processor, or with other versions of NumPy or scikit-learn"
+            )
+        self._order = found
+
+    def restore(self, state: Clustering, neighborhoods: Neighborhoods, rng: np.random.Generator) -> Clustering:
+        """The state as it was, and with it the neighbourhoods and the generator; where nothing is saved, as given."""
+        self._neighborhoods = neighborhoods
+        if self.saved is None:
+            return state
+        with reading(self.path, "a checkpoint"):
+            arrays = {name: np.array(array) for name, array in self.saved.arrays.items()}
+            restored = _as_state(arrays, state)
+            neighborhoods.restore(_part(arrays, "neighborhoods."))
+            rng.bit_generator.state = self.saved.generator
+        return restored
+
+    def note(self, state: Clustering, history: list[Iteration], converged: bool) -> None:
+        """Told how things stand after an iteration; writes them if it is time to."""
+        arrays = {f"state.{name}": array for name, array in _arrays_of(state).items()}
+        arrays |= {f"neighborhoods.{name}": array for name, array in self._neighborhoods.state().items()}
+        self._noted = Saved(arrays, dict(self._rng.bit_generator.state), list(history), converged)
+        if time.monotonic() - self._written >= self._every:
+            self.write()
+
+    def write(self) -> None:
+        """Write what was noted last, unless it is written already. A failure is no reason to end the fit."""
+        if self._noted is None:
+            return
+        facts = {
+            "identity": self._identity,
+            "order": self._order,
+            "first_generator": self._first_generator,
+            "generator": self._noted.generator,
+            "history": self._noted.history,
+            "converged": self._noted.converged,
+            "checksum": _checksum(self._noted.arrays),
+        }
+        try:
+            write_tensors(self.path, "checkpoint", self._noted.arrays, facts)
+        except OSError as error:
+            warnings.warn(f"the fit goes on without a new checkpoint: {error}", RuntimeWarning, stacklevel=2)
+        else:
+            self._noted = None
+        self._written = time.monotonic()
+
+
+def checkpoint_file(path: str | os.PathLike[str]) -> Path:
+    """The file of a checkpoint that is given as a file or as a folder."""
+    path = Path(path)
+    return path if path.suffix == Path(FILE_NAME).suffix else path / FILE_NAME
+
+
+def fingerprint(model: BaseKMeans, X: NDArray[Any], weights: NDArray[Any], init: str | NDArray[Any]) -> dict[str, Any]:
+    """What makes a fit the same fit: the version, the parameters and the data, of which a sample of rows is enough."""
+    parameters = plain_parameters(model)
+    del parameters["max_iter"]
+    rows = X[:: -(-len(X) // FINGERPRINT_ROWS)]
+    return {
+        "version": closure_kmeans.__version__,
+        **parameters,
+        "init": init if isinstance(init, str) else f"an array with digest {_digest(init)}",
+        "sample_weight": _digest(weights),
+        "X": f"{X.shape[0]} x {X.shape[1]} {X.dtype}",
+        "the digest of X": _digest(rows),
+    }
+
+
+def _arrays_of(state: Clustering) -> Arrays:
+    arrays = {"labels": state.labels} | {f"clusters.{name}": array for name, array in state.clusters._asdict().items()}
+    return arrays if state.previous is None else arrays | {"previous": state.previous}
+
+
+def _as_state(arrays: Arrays, like: Clustering) -> Clustering:
+    """The state in some arrays, which must look like another."""
+    found = _part(arrays, "state.")
+    previous = found.pop("previous", None)
+    if previous is not None:
+        _check_like("previous", previous, like.clusters.centers)
+    for name, array in _arrays_of(like).items():
+        _check_like(name, found[name], array)
+    labels = found["labels"]
+    if labels.min() < 0 or labels.max() >= len(like.clusters.centers):
+        raise ValueError(f"labels must lie in 0..{len(like.clusters.centers) - 1}")
+    return Clustering(labels, Clusters(**_part(found, "clusters.")), previous)
+
+
+def _check_like(name: str, array: NDArray[Any], like: NDArray[Any]) -> None:
+    if (array.shape, array.dtype) != (like.shape, like.dtype):
+        raise ValueError(f"{name} must be {like.shape} {like.dtype}, but is {array.shape} {array.dtype}")
+
+
+def _part(arrays: Arrays, prefix: str) -> Arrays:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _checksum(arrays: Arrays) -> int:
+    """A number that a damage to the arrays changes."""
+    total = 0
+    for name in sorted(arrays):
+        total = zlib.crc32(np.ascontiguousarray(arrays[name]).data.cast("B"), zlib.crc32(name.encode(), total))
+    return total
+
+
+def _digest(array: NDArray[Any]) -> str:
+    """A name for the contents of an array."""
+    return hashlib.blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=8).hexdigest()
+
+
+def describe_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What is in a checkpoint, for people."""
+    path = checkpoint_file(path)
+    with reading(path, "a checkpoint"):
+        _, facts = read_tensors(path, "checkpoint")
+        last = Iteration(*facts["history"][-1])
+        return {
+            "kind": "checkpoint",
+            "iterations": last.iteration,
+            "seconds": last.seconds,
+            "inertia": last.inertia,
+            "converged": facts["converged"],
+            "bytes": path.stat().st_size,
+            **facts["identity"],
+        }

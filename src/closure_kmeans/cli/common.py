@@ -1,0 +1,187 @@
+"""What the commands share: their kinds of arguments, and how they speak."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from closure_kmeans import metrics
+from closure_kmeans.base import BaseKMeans
+from closure_kmeans.vectors import Vectors, open_vectors, save_vectors
+
+STANDARD = "-"  # standard input or output, which hold an .npy file
+# The exit code that shells have for an interrupt.
+INTERRUPTED = 130
+SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+# Rows that are assigned together.
+BATCH_ROWS = 1 << 18
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def duration(text: str) -> float:
+    """Seconds, from a time such as 90, 90s, 5m or 1.5h."""
+    match = re.fullmatch(r"(\d+\.?\d*)([smhd]?)", text)
+    if match is None:
+        raise click.BadParameter(f"'{text}' is no time such as 90, 90s, 5m or 1.5h")
+    return float(match[1]) * SECONDS[match[2]]
+
+
+def output_option(
+    *names: str, suffixes: tuple[str, ...], standard: bool = False, **settings: Any
+) -> Callable[[Command], Command]:
+    """An option that names a file to write, looked at before hours of work; ``-`` only where it may be given."""
+
+    def check(text: str) -> str:
+        path = Path(text)
+        if text == STANDARD and standard:
+            return text
+        if path.suffix.lower() not in suffixes:
+            raise click.BadParameter(f"the name must end in {' or '.join(suffixes)}, got '{path.name}'")
+        if not path.absolute().parent.is_dir():
+            raise click.BadParameter(f"the folder '{path.parent}' does not exist")
+        if not os.access(path.absolute().parent, os.W_OK):
+            raise click.BadParameter(f"the folder '{path.parent}' cannot be written to")
+        return text
+
+    return click.option(*names, type=check, metavar="FILE", **settings)
+
+
+def example(*lines: str) -> str:
+    """What stands below the help of a command."""
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def with_vectors(command: Command) -> Command:
+    """The argument VECTORS, and the option that says which vectors in the file."""
+    command = click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file.")(command)
+    return click.argument("vectors", type=click.Path(exists=True, allow_dash=True))(command)
+
+
+def with_threads(command: Command) -> Command:
+    """The option --threads."""
+    return click.option("--threads", type=click.IntRange(1), show_default="all cores", help="Number of threads.")(
+        command
+    )
+
+
+def with_seed(command: Command) -> Command:
+    """The option --seed."""
+    kind = click.IntRange(0, 2**32 - 1)
+    return click.option("--seed", type=kind, default=0, show_default=True, help="Seed of the randomness.")(command)
+
+
+def with_quiet(command: Command) -> Command:
+    """The option --quiet."""
+    return click.option("-q", "--quiet", is_flag=True, help="Show nothing but errors.")(command)
+
+
+def with_json(command: Command) -> Command:
+    """The option --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Write JSON to standard output, for machines.")(command)
+
+
+def read_vectors(source: str, name: str | None = None) -> NDArray[Any] | Vectors:
+    """Open vectors; those of standard input must be an ``.npy`` file."""
+    if source != STANDARD:
+        return open_vectors(source, name)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "standard-input.npy"
+        with path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        return np.array(open_vectors(path))
+
+
+def write_array(target: str, array: NDArray[Any]) -> None:
+    """Write an ``.npy`` file, be it to standard output."""
+    if target == STANDARD:
+        np.lib.format.write_array(sys.stdout.buffer, array, allow_pickle=False)
+        sys.stdout.buffer.flush()
+    else:
+        save_vectors(target, array)
+
+
+def assign(
+    model: BaseKMeans, rows: NDArray[Any] | Vectors, *, exact: bool = False, distances: bool = True, quiet: bool
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The nearest centre of each row, and the squared distance to it if wanted; some rows at a time, with a bar."""
+    labels = np.empty(len(rows), np.int32)
+    squares = np.empty(len(rows) if distances else 0)
+    with tqdm(total=len(rows), desc="assigning", unit=" rows", unit_scale=True, disable=quiet or None) as bar:
+        for first in range(0, len(rows), BATCH_ROWS):
+            batch = slice(first, min(first + BATCH_ROWS, len(rows)))
+            block = np.asarray(rows[batch])
+            labels[batch] = model.predict(block, exact=exact)
+            if distances:
+                squares[batch] = metrics.squared_distances(block, model.cluster_centers_, labels[batch])
+            bar.update(len(block))
+    return labels, squares
+
+
+@contextmanager
+def progress_bar(description: str, total: int) -> Iterator[Callable[[float], None]]:
+    """Show a bar; yield what moves it on by one iteration, given the distortion."""
+    with tqdm(desc=description, total=total) as bar:
+
+        def advance(distortion: float) -> None:
+            bar.set_postfix_str(f"distortion {distortion:,.0f}", refresh=False)
+            bar.update()
+
+        yield advance
+        bar.total = bar.n  # done, be it before the last iteration allowed
+        bar.refresh()
+
+
+class Share(float):
+    """A part of a whole, which people read in percent."""
+
+
+def report(facts: dict[str, Any], *, as_json: bool) -> None:
+    """Facts as a table, or as one line of JSON."""
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        click.echo(f"{name:{width}}  {readable(value)}")
+
+
+def readable(value: Any) -> str:
+    """A value as people write it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, Share):
+        return f"{value:.1%}"
+    if isinstance(value, float):
+        return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {readable(part)}" for name, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(readable, value))
+    return "-" if value is None else str(value)
+
+
+def size_summary(labels: NDArray[np.int32], n_clusters: int) -> dict[str, int]:
+    """How many rows the clusters have."""
+    sizes = np.bincount(labels, minlength=n_clusters)
+    return {
+        "smallest": int(sizes.min()),
+        "median": int(np.median(sizes)),
+        "largest": int(sizes.max()),
+        "empty": int((sizes == 0).sum()),
+    }

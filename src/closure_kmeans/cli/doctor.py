@@ -1,0 +1,139 @@
+"""``closure-kmeans doctor`` and ``closure-kmeans warmup``."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+import llvmlite.binding as llvm
+import numpy as np
+from threadpoolctl import threadpool_info
+
+import closure_kmeans
+from closure_kmeans import _kernels, quantizer
+from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans._validation import DTYPES, physical_memory
+from closure_kmeans.cli.common import example, report, with_json, with_quiet
+
+LIBRARIES = ("numpy", "scipy", "scikit-learn", "numba", "threadpoolctl", "safetensors", "tqdm", "click")
+OPTIONAL = ("h5py", "pyarrow", "faiss-cpu", "matplotlib")
+# Instructions that the kernels gain from.
+SIMD = ("sse4.2", "avx", "avx2", "fma", "avx512f", "avx512vnni", "neon", "sve")
+
+
+@click.command(epilog=example("closure-kmeans doctor"))
+@with_json
+def doctor(as_json: bool) -> None:
+    """Report on machine and installation.
+
+    The exit code is 1 if something is amiss.
+    """
+    cache = _cache_folder()
+    writable = _is_writable(cache)
+    features = llvm.get_host_cpu_features()
+    report(
+        {
+            "closure-kmeans": closure_kmeans.__version__,
+            "Python": platform.python_version(),
+            "system": platform.platform(),
+            "libraries": {name: _version(name) for name in LIBRARIES},
+            "optional libraries": {name: _version(name) for name in OPTIONAL},
+            "processor": llvm.get_host_cpu_name(),
+            "SIMD": [name for name in SIMD if features.get(name)],
+            "threads": count_threads(None),
+            "BLAS": [_blas(library) for library in threadpool_info() if library["user_api"] == "blas"],
+            "memory": _gigabytes(physical_memory()),
+            "free memory": _gigabytes(_free_memory()),
+            "kernel cache": str(cache),
+            "kernel cache writable": writable,
+            "kernels compiled": kernels_are_compiled(),
+        },
+        as_json=as_json,
+    )
+    if not writable:
+        click.echo(
+            f"Warning: '{cache}' cannot be written to, so the kernels are compiled anew in every process: "
+            "set NUMBA_CACHE_DIR to a folder that can",
+            err=True,
+        )
+        raise SystemExit(1)
+
+
+def _cache_folder() -> Path:
+    return Path(_kernels.assign_leaves.stats.cache_path)  # type: ignore[attr-defined]
+
+
+def kernels_are_compiled() -> bool:
+    """Whether there are compiled kernels in the cache, be it not for all types."""
+    return any(_cache_folder().glob("_kernels.*.nbc"))
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether a folder can be written to, or made."""
+    while not folder.exists():
+        folder = folder.parent
+    return os.access(folder, os.W_OK)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _blas(library: dict[str, Any]) -> str:
+    return f"{library['internal_api']} {library['version']} ({library['num_threads']} threads)"
+
+
+def _free_memory() -> float:
+    """Bytes that a process could have; those of the whole machine where it cannot be told."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return physical_memory()
+
+
+def _gigabytes(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.1f} GB"
+
+
+@click.command(epilog=example("closure-kmeans warmup --dtype uint8 --dtype float32"))
+@click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    type=click.Choice([np.dtype(dtype).name for dtype in DTYPES]),
+    show_default="all of them",
+    help="Only for rows of this type; may be given several times.",
+)
+@with_quiet
+def warmup(dtypes: tuple[str, ...], quiet: bool) -> None:
+    """Compile the kernels before first use.
+
+    They are compiled when they are first used, and cached. Images and tests had better have them before.
+    """
+    for dtype in dtypes or [np.dtype(dtype).name for dtype in DTYPES]:
+        began = perf_counter()
+        compile_kernels(np.dtype(dtype))
+        if not quiet:
+            click.echo(f"{dtype:8} {perf_counter() - began:5.1f} s")
+
+
+def compile_kernels(dtype: np.dtype[Any]) -> None:
+    """Call all kernels on a few rows of a type: fits with either kind of neighbourhoods, and both kinds of search."""
+    X = np.random.default_rng(0).integers(0, 100, (400, 32)).astype(dtype)
+    weights = np.arange(1, len(X) + 1)
+    for kind in (closure_kmeans.ClosureKMeans, closure_kmeans.ClosureKMeans.paper):
+        for sample_weight in (None, weights):
+            model = kind(64, max_iter=2, random_state=0).fit(X, sample_weight=sample_weight)
+    model.predict(X)
+    with Threads(count_threads(None)) as threads:
+        cells = model._quantizer(model.cluster_centers_.dtype.type, threads)
+        quantizer.quantize(X, cells, threads)

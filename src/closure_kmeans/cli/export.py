@@ -1,0 +1,96 @@
+"""``closure-kmeans export``."""
+
+from __future__ import annotations
+
+import click
+
+import closure_kmeans
+from closure_kmeans import export as write
+from closure_kmeans.cli.common import (
+    assign,
+    example,
+    output_option,
+    read_vectors,
+    with_quiet,
+    with_threads,
+    write_array,
+)
+from closure_kmeans.vectors import save_vectors
+
+
+@click.command(
+    epilog=example(
+        "closure-kmeans export words.safetensors --centers words.fbin --faiss words.faiss",
+        "closure-kmeans export words.safetensors --vectors vectors.u8bin --members members.npz",
+    )
+)
+@click.argument("model", type=click.Path(exists=True))
+@output_option(
+    "--centers",
+    suffixes=(
+        ".npy",
+        ".fbin",
+        ".fvecs",
+    ),
+    help="The centres.",
+)
+@output_option(
+    "--faiss",
+    suffixes=(
+        ".faiss",
+        ".index",
+    ),
+    help="A FAISS index whose lists are the clusters.",
+)
+@click.option(
+    "--vectors", type=click.Path(exists=True, allow_dash=True), help="Vectors that the files below are about."
+)
+@click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file.")
+@output_option("--labels", suffixes=(".npy",), help="The cluster of each row.")
+@output_option("--distances", suffixes=(".npy",), help="The squared distance of each row to its centre.")
+@output_option("--members", suffixes=(".npz",), help="The rows of each cluster: arrays rows and starts.")
+@output_option("--table", suffixes=(".parquet",), help="A table that viewers of embeddings open.")
+@with_threads
+@with_quiet
+def export(
+    model: str,
+    centers: str | None,
+    faiss: str | None,
+    vectors: str | None,
+    name: str | None,
+    labels: str | None,
+    distances: str | None,
+    members: str | None,
+    table: str | None,
+    threads: int | None,
+    quiet: bool,
+) -> None:
+    """Write MODEL for other tools.
+
+    The centres and the index need the model alone; the other files are about its clusters of some vectors.
+    """
+    targets = [target for target in (centers, faiss, labels, distances, members, table) if target is not None]
+    about_rows = [target for target in (labels, distances, members, table) if target is not None]
+    if not targets:
+        raise click.UsageError("nothing to write: give one of --centers, --faiss, --labels, --members, --table ...")
+    if about_rows and vectors is None:
+        raise click.UsageError(f"'{about_rows[0]}' is about rows: give them by --vectors")
+    fitted = closure_kmeans.load(model).set_params(n_jobs=threads)
+    n_clusters = len(fitted.cluster_centers_)
+    if centers is not None:
+        save_vectors(centers, fitted.cluster_centers_)
+    if faiss is not None:
+        write.save_faiss(faiss, fitted)
+    if vectors is not None and about_rows:
+        rows = read_vectors(vectors, name)
+        assigned, squares = assign(fitted, rows, quiet=quiet)
+        if labels is not None:
+            write_array(labels, assigned)
+        if distances is not None:
+            write_array(distances, squares)
+        if members is not None:
+            write.save_members(members, assigned, n_clusters)
+        if table is not None:
+            write.save_table(table, rows, assigned, squares)
+    if not quiet:
+        click.echo(f"written: {', '.join(targets)}")

@@ -1,0 +1,66 @@
+"""``closure-kmeans info``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+import closure_kmeans
+from closure_kmeans.checkpoint import checkpoint_file, describe_checkpoint
+from closure_kmeans.cli.common import example, report, with_json
+from closure_kmeans.vectors import FileFormatError, open_vectors
+
+
+@click.command(epilog=example("closure-kmeans info words.safetensors", "closure-kmeans info vectors.hdf5 --name train"))
+@click.argument("path", type=click.Path(exists=True))
+@click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file.")
+@with_json
+def info(path: str, name: str | None, as_json: bool) -> None:
+    """Tell what is in a file.
+
+    PATH is a model, a checkpoint, or vectors.
+    """
+    if Path(path).suffix == ".safetensors":
+        facts = _about_tensors(path)
+    elif checkpoint_file(path).exists():
+        facts = describe_checkpoint(path)
+    else:
+        facts = _about_vectors(path, name)
+    report(facts, as_json=as_json)
+
+
+def _about_tensors(path: str) -> dict[str, Any]:
+    try:
+        model = closure_kmeans.load(path)
+    except FileFormatError as error:
+        if "is a checkpoint" in str(error):
+            return describe_checkpoint(path)
+        raise
+    centers = model.cluster_centers_
+    return {
+        "kind": "model",
+        "method": type(model).__name__,
+        "clusters": len(centers),
+        "features": centers.shape[1],
+        "dtype": str(centers.dtype),
+        "inertia": model.inertia_,
+        "iterations": model.n_iter_,
+        "stopped by": model.stopped_by_,
+        "labels": hasattr(model, "labels_"),
+        "bytes": Path(path).stat().st_size,
+    }
+
+
+def _about_vectors(path: str, name: str | None) -> dict[str, Any]:
+    rows = open_vectors(path, name)
+    return {
+        "kind": "vectors",
+        "rows": rows.shape[0],
+        "features": rows.shape[1],
+        "dtype": str(rows.dtype),
+        "bytes in memory": rows.shape[0] * rows.shape[1] * rows.dtype.itemsize,
+        "memory-mapped": isinstance(rows, np.memmap),
+    }

@@ -1,0 +1,115 @@
+"""``closure-kmeans predict`` and ``closure-kmeans evaluate``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+import closure_kmeans
+from closure_kmeans.cli.common import (
+    Share,
+    assign,
+    example,
+    output_option,
+    read_vectors,
+    report,
+    size_summary,
+    with_json,
+    with_quiet,
+    with_threads,
+    with_vectors,
+    write_array,
+)
+from closure_kmeans.metrics import normalized_mutual_information
+from closure_kmeans.vectors import FileFormatError
+
+# Rows that are compared with all centres.
+SAMPLE_ROWS = 2000
+
+
+@click.command(
+    epilog=example(
+        "closure-kmeans predict words.safetensors new.u8bin -o labels.npy",
+        "closure-kmeans predict words.safetensors - -o - < new.npy > labels.npy",
+    )
+)
+@click.argument("model", type=click.Path(exists=True))
+@with_vectors
+@output_option(
+    "-o",
+    "--output",
+    suffixes=(".npy",),
+    standard=True,
+    required=True,
+    help="Where to write the cluster of each row; - writes an .npy file to standard output.",
+)
+@output_option("--distances", suffixes=(".npy",), help="Where to write the squared distances to the centres.")
+@click.option("--exact", is_flag=True, help="Compare with all centres, however many there are.")
+@with_threads
+@with_quiet
+def predict(
+    model: str,
+    vectors: str,
+    name: str | None,
+    output: str,
+    distances: str | None,
+    exact: bool,
+    threads: int | None,
+    quiet: bool,
+) -> None:
+    """Find the centre nearest to each row.
+
+    The centres are those of MODEL, the rows those of VECTORS.
+    """
+    fitted = closure_kmeans.load(model).set_params(n_jobs=threads)
+    rows = read_vectors(vectors, name)
+    labels, squares = assign(fitted, rows, exact=exact, distances=distances is not None, quiet=quiet)
+    write_array(output, labels)
+    if distances is not None:
+        write_array(distances, squares)
+
+
+@click.command(epilog=example("closure-kmeans evaluate words.safetensors vectors.u8bin"))
+@click.argument("model", type=click.Path(exists=True))
+@with_vectors
+@click.option("--truth", type=click.Path(exists=True), help="An .npy file of true classes, for the mutual information.")
+@with_threads
+@with_json
+@with_quiet
+def evaluate(
+    model: str, vectors: str, name: str | None, truth: str | None, threads: int | None, as_json: bool, quiet: bool
+) -> None:
+    """Tell how well MODEL fits VECTORS.
+
+    The distortion is the mean squared distance to the centre; the accuracy is the share of a sample of 2,000 rows that
+    predict gives their nearest centre.
+    """
+    fitted = closure_kmeans.load(model).set_params(n_jobs=threads)
+    rows = read_vectors(vectors, name)
+    classes = None if truth is None else _read_classes(truth, len(rows))
+    labels, squares = assign(fitted, rows, quiet=quiet or as_json)
+    step = -(-len(rows) // SAMPLE_ROWS)
+    nearest = fitted.predict(np.asarray(rows[::step]), exact=True)
+    facts: dict[str, Any] = {
+        "rows": len(rows),
+        "clusters": len(fitted.cluster_centers_),
+        "distortion": float(squares.mean()),
+        "accuracy": Share(np.mean(nearest == labels[::step])),
+        "rows in a cluster": size_summary(labels, len(fitted.cluster_centers_)),
+    }
+    if classes is not None:
+        facts["mutual information"] = normalized_mutual_information(classes, labels)
+    report({name.replace(" ", "_"): value for name, value in facts.items()} if as_json else facts, as_json=as_json)
+
+
+def _read_classes(path: str, n_rows: int) -> NDArray[Any]:
+    try:
+        classes: NDArray[Any] = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise FileFormatError(f"'{path}' cannot be read as .npy: {error}") from error
+    if classes.shape != (n_rows,):
+        raise FileFormatError(f"'{path}' must hold one class for each of {n_rows} rows, but has shape {classes.shape}")
+    return classes

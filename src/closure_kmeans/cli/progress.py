@@ -1,0 +1,87 @@
+"""The line that shows how a fit is getting on, and when it may end."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+
+import click
+from tqdm import tqdm
+
+from closure_kmeans import ClosureKMeans, Iteration
+
+# Iterations whose trend tells when the fit will have converged.
+TREND = 4
+# Seconds between two lines where there is no screen.
+LINE_EVERY = 10.0
+
+
+def seconds_left(history: list[Iteration], *, tol: float, max_iter: int, at_most: float) -> float | None:
+    """When the fit may end: the falls of the distortion shrink steadily, until they are below ``tol``."""
+    falls = [
+        1 - after.inertia / before.inertia
+        for before, after in zip(history[-TREND - 1 :], history[-TREND:], strict=False)
+        if before.inertia > 0
+    ]
+    if len(falls) < TREND or min(falls) <= 0:
+        return None
+    n_left = max_iter - history[-1].iteration
+    shrinkage = (falls[-1] / falls[0]) ** (1 / (TREND - 1))
+    if tol > 0 and shrinkage < 1:
+        n_left = min(n_left, math.ceil(max(0.0, math.log(tol / falls[-1]) / math.log(shrinkage))))
+    seconds = n_left * (history[-1].seconds - history[-1 - TREND].seconds) / TREND
+    return min(seconds, at_most)
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, and hours if there are any."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Progress:
+    """Told of each iteration: one line that is rewritten on a screen, some lines elsewhere, or JSON."""
+
+    def __init__(self, model: ClosureKMeans, n_rows: int, *, quiet: bool, as_json: bool) -> None:
+        self._model = model
+        self._n_rows = n_rows
+        self._quiet = quiet or as_json
+        self._as_json = as_json
+        self._history: list[Iteration] = []
+        self._began = time.monotonic()
+        self._line_at = -math.inf
+        screen = sys.stderr.isatty() and not self._quiet
+        self._line = tqdm(desc="putting the rows in order", bar_format="{desc}", leave=False) if screen else None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._line is not None:
+            self._line.close()
+
+    def __call__(self, record: Iteration) -> None:
+        """Show an iteration."""
+        self._history.append(record)
+        if self._as_json:
+            facts = {"event": "iteration", **record._asdict(), "distortion": record.inertia / self._n_rows}
+            click.echo(json.dumps(facts))
+        if self._line is not None:
+            self._line.set_description_str(self._text(record))
+        elif not self._quiet and time.monotonic() - self._line_at > LINE_EVERY:
+            self._line_at = time.monotonic()
+            click.echo(self._text(record), err=True)
+
+    def _text(self, record: Iteration) -> str:
+        model = self._model
+        at_most = math.inf if model.max_time is None else max(0.0, self._began + model.max_time - time.monotonic())
+        left = seconds_left(self._history, tol=model.tol, max_iter=model.max_iter, at_most=at_most)
+        end = "" if left is None else f", about {clock(left)} left"
+        trees = f", {record.n_trees} trees" if record.n_trees > 1 else ""
+        return (
+            f"iteration {record.iteration}: distortion {record.inertia / self._n_rows:,.6g}, "
+            f"moved {record.n_active / self._n_rows:.2%}{trees}, {clock(record.seconds)}{end}"
+        )

@@ -1,0 +1,131 @@
+"""A model for other tools: a FAISS index, lists of members, a table for viewers of embeddings.
+
+Centres, labels and distances are plain arrays, and ``save_vectors`` or ``numpy.save`` writes them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from closure_kmeans import _kernels
+from closure_kmeans import _validation as check
+from closure_kmeans._files import library, replacing
+from closure_kmeans.partition import DATA_SAMPLE, principal_axes
+from closure_kmeans.points import precision, rows_per_block, shifted
+
+if TYPE_CHECKING:
+    from closure_kmeans.base import BaseKMeans
+    from closure_kmeans.vectors import Vectors
+
+# Centres from which on FAISS finds the nearest by a graph, and the links of each centre in it.
+GRAPH_FROM, GRAPH_LINKS = 20_000, 32
+
+
+class Members(NamedTuple):
+    """The rows of each cluster, as compressed sparse rows."""
+
+    rows: NDArray[np.int32]  # (n,) cluster after cluster, in their order
+    starts: NDArray[np.int64]  # (k + 1,) cluster c holds rows[starts[c]:starts[c + 1]]
+
+
+def list_members(labels: ArrayLike, n_clusters: int) -> Members:
+    """The rows of each cluster.
+
+    >>> members = list_members([1, 0, 1], n_clusters=3)
+    >>> members.rows.tolist(), members.starts.tolist()
+    ([1, 0, 2], [0, 1, 3, 3])
+    """
+    checked = check.labels("labels", labels, len(np.asarray(labels)), n_clusters)
+    return Members(*_kernels.group_by_label(checked.astype(np.int32), n_clusters))
+
+
+def save_members(path: str | os.PathLike[str], labels: ArrayLike, n_clusters: int) -> None:
+    """Write the rows of each cluster into an ``.npz`` file with the arrays ``rows`` and ``starts``."""
+    members = list_members(labels, n_clusters)
+    with replacing(Path(path)) as beside, beside.open("wb") as file:
+        np.savez(file, **members._asdict())
+
+
+def to_faiss(model: BaseKMeans, *, graph: bool | None = None) -> Any:
+    """A FAISS index whose lists are the clusters: ``IndexIVFFlat``, trained and empty.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        Its centres become the lists, in float32, which is all that FAISS has.
+    graph : bool, default=None
+        Whether the nearest lists are found by a graph (``IndexHNSWFlat``) and not by comparing all; by default from
+        20,000 centres on.
+    """
+    faiss = library("faiss", "faiss", "an index of FAISS")
+    centers = np.ascontiguousarray(model.cluster_centers_, np.float32)
+    n_clusters, n_features = centers.shape
+    if graph is None:
+        graph = n_clusters >= GRAPH_FROM
+    quantizer = faiss.IndexHNSWFlat(n_features, GRAPH_LINKS) if graph else faiss.IndexFlatL2(n_features)
+    quantizer.add(centers)
+    index = faiss.IndexIVFFlat(quantizer, n_features, n_clusters)
+    index.is_trained = True
+    # The index holds a pointer: it must keep what the pointer points to alive.
+    index.referenced_objects = [quantizer]
+    return index
+
+
+def save_faiss(path: str | os.PathLike[str], model: BaseKMeans, *, graph: bool | None = None) -> None:
+    """Write the index of ``to_faiss`` into a file, for ``faiss.read_index``."""
+    index = to_faiss(model, graph=graph)
+    with replacing(Path(path)) as beside:
+        library("faiss", "faiss", "an index of FAISS").write_index(index, str(beside))
+
+
+def save_table(
+    path: str | os.PathLike[str],
+    X: NDArray[Any] | Vectors,
+    labels: NDArray[np.int32],
+    distances: NDArray[np.float64],
+) -> None:
+    """Write a Parquet file that viewers of embeddings open.
+
+    A row for each vector: ``id``, ``cluster``, ``distance`` to its centre (not squared), ``x`` and ``y`` on a map of
+    the first two principal components, and the ``vector`` itself, in the precision that it is computed in.
+    """
+    arrow = library("pyarrow", "io", "a Parquet file")
+    parquet = library("pyarrow.parquet", "io", "a Parquet file")
+    dtype = precision(X.dtype)
+    mean, axes = _map(X, dtype)
+    with replacing(Path(path)) as beside:
+        writer = None
+        n_rows = rows_per_block(X[:1])
+        for first in range(0, len(X), n_rows):
+            block = slice(first, min(first + n_rows, len(X)))
+            rows = np.ascontiguousarray(X[block], dtype)
+            places = shifted(rows, mean) @ axes
+            table = arrow.table(
+                {
+                    "id": np.arange(block.start, block.stop),
+                    "cluster": labels[block],
+                    "distance": np.sqrt(distances[block]),
+                    "x": places[:, 0],
+                    "y": places[:, 1],
+                    "vector": arrow.FixedSizeListArray.from_arrays(arrow.array(rows.ravel()), rows.shape[1]),
+                }
+            )
+            writer = writer or parquet.ParquetWriter(beside, table.schema)
+            writer.write_table(table)
+        if writer is not None:
+            writer.close()
+
+
+def _map(X: NDArray[Any] | Vectors, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The mean of a sample of rows, and the two directions in which it spreads most; zeros where there is none."""
+    sample = np.asarray(X[:: -(-len(X) // DATA_SAMPLE)]).astype(dtype)
+    mean = sample.mean(axis=0)
+    axes = np.zeros((X.shape[1], 2), dtype)
+    n_axes = min(2, *sample.shape)
+    axes[:, :n_axes] = principal_axes(sample - mean, n_axes, seed=0)
+    return mean, axes

@@ -1,0 +1,159 @@
+"""Models at rest: one ``.safetensors`` file each. Loading one never executes code."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import closure_kmeans
+from closure_kmeans._files import FileFormatError, reading
+from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans.iteration import Iteration
+from closure_kmeans.quantizer import MANY_CENTERS, count_cells
+
+if TYPE_CHECKING:
+    from closure_kmeans.base import BaseKMeans
+
+# Where the classes are that can be saved and loaded.
+HOMES = ("closure_kmeans",)
+# What only the training data has.
+TRAINING = ("labels_", "history_")
+# How a fit runs, not what it finds: the same model is the same file on any machine.
+RUNNING = ("callback", "checkpoint", "checkpoint_every", "max_time", "n_jobs", "verbose")
+# What is stored of parameters and attributes; all else (arrays given as a start, generators) is not.
+PLAIN = (str, int, float, bool, type(None), np.generic)
+# Values looked at together.
+BLOCK_ROWS = 1 << 16
+
+
+def save_model(model: BaseKMeans, path: str | os.PathLike[str], *, training: bool) -> None:
+    """Write a fitted model; ``BaseKMeans.save`` says what for."""
+    attributes = {
+        name: value
+        for name, value in vars(model).items()
+        if name.endswith("_") and not name.startswith("_") and (training or name not in TRAINING)
+    }
+    if _find_class(type(model).__name__) is not type(model):
+        raise TypeError(f"only estimators of this library can be saved, got {type(model).__name__}")
+    names = attributes.pop("feature_names_in_", None)
+    facts = {
+        "class": type(model).__name__,
+        "version": closure_kmeans.__version__,
+        "parameters": plain_parameters(model),
+        "attributes": {name: value for name, value in attributes.items() if isinstance(value, (*PLAIN, list))},
+        "feature_names": None if names is None else list(names),
+        "n_probes": model._n_probes,
+    }
+    arrays = {name: value for name, value in attributes.items() if isinstance(value, np.ndarray)}
+    write_tensors(Path(path), "model", arrays, facts)
+
+
+def plain_parameters(model: BaseKMeans) -> dict[str, Any]:
+    """The parameters that are plain values, and say what a fit finds."""
+    return {
+        name: value for name, value in model.get_params().items() if isinstance(value, PLAIN) and name not in RUNNING
+    }
+
+
+def load(path: str | os.PathLike[str]) -> BaseKMeans:
+    """Load a model that its method ``save`` has written.
+
+    It predicts, transforms and scores like the one that was saved, bit for bit. Its centres are memory-mapped. Of the
+    parameters, those that are no plain values (a start given as an array) or say how to run (``n_jobs``, ``verbose``,
+    ``callback``, ``max_time``, ``checkpoint``) have their defaults again.
+
+    Raises
+    ------
+    FileFormatError
+        A ``ValueError``: the file is cut, damaged, or no model.
+
+    Examples
+    --------
+    >>> import closure_kmeans
+    >>> from closure_kmeans.datasets import load_sift
+    >>> from tempfile import TemporaryDirectory
+    >>> model = closure_kmeans.ClosureKMeans(n_clusters=100, random_state=0).fit(load_sift()[:2000])
+    >>> with TemporaryDirectory() as folder:
+    ...     model.save(f"{folder}/words.safetensors")
+    ...     loaded = closure_kmeans.load(f"{folder}/words.safetensors")
+    >>> bool((loaded.cluster_centers_ == model.cluster_centers_).all())
+    True
+    """
+    path = Path(path)
+    path.stat()  # that there is no such file comes first
+    with reading(path, "a model"):
+        return _rebuild(path, *read_tensors(path, "model"))
+
+
+def _rebuild(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMeans:
+    model = _new_model(path, facts["class"], facts["parameters"])
+    attributes = facts["attributes"]
+    centers = arrays["cluster_centers_"]
+    _check_centers(path, centers)
+    if "labels_" in arrays:
+        _check_labels(path, arrays["labels_"], len(centers))
+    if "history_" in attributes:
+        attributes["history_"] = [Iteration(*record) for record in attributes["history_"]]
+    if facts["feature_names"] is not None:
+        arrays["feature_names_in_"] = np.array(facts["feature_names"], object)
+        if arrays["feature_names_in_"].shape != centers.shape[1:]:
+            raise FileFormatError(f"'{path}' must have {centers.shape[1]} names of features")
+    if attributes["n_features_in_"] != centers.shape[1]:
+        raise FileFormatError(
+            f"'{path}' must have centres of {attributes['n_features_in_']} features, but they have {centers.shape[1]}"
+        )
+    for name, value in (attributes | arrays).items():
+        if not name.endswith("_") or name.startswith("_"):
+            raise FileFormatError(f"'{path}' must hold fitted attributes, but holds '{name}'")
+        setattr(model, name, value)
+    _check_probes(path, facts["n_probes"], len(centers))
+    model._n_probes = facts["n_probes"]
+    model._quantizers = {}
+    return model
+
+
+def _new_model(path: Path, name: str, parameters: dict[str, Any]) -> BaseKMeans:
+    """An estimator of one of our own classes."""
+    kind = _find_class(name)
+    if kind is None:
+        raise FileFormatError(f"'{path}' must hold a model of this library, but holds a '{name}'")
+    model: BaseKMeans = kind(**parameters)
+    model._check_parameters()
+    return model
+
+
+def _find_class(name: str) -> type[BaseKMeans] | None:
+    """The estimator of a name."""
+    for module in map(import_module, HOMES):
+        found = getattr(module, name) if name in module.__all__ else None
+        if isinstance(found, type) and hasattr(found, "save"):
+            return found
+    return None
+
+
+def _check_centers(path: Path, centers: NDArray[Any]) -> None:
+    if centers.ndim != 2 or 0 in centers.shape or centers.dtype not in (np.float32, np.float64):
+        raise FileFormatError(f"'{path}' must hold centres as floats, but they are {centers.shape} {centers.dtype}")
+    for first in range(0, len(centers), BLOCK_ROWS):
+        if not np.isfinite(centers[first : first + BLOCK_ROWS]).all():
+            raise FileFormatError(f"'{path}' must hold finite centres, but some from {first} on are not")
+
+
+def _check_labels(path: Path, labels: NDArray[Any], n_clusters: int) -> None:
+    if labels.ndim != 1 or labels.dtype != np.int32 or labels.min() < 0 or labels.max() >= n_clusters:
+        raise FileFormatError(f"'{path}' must hold labels from 0 to {n_clusters - 1}, but some are not")
+
+
+def _check_probes(path: Path, n_probes: Any, n_centers: int) -> None:
+    """How many cells ``predict`` looks into, where it needs them."""
+    if n_probes is None and n_centers <= MANY_CENTERS:
+        return
+    if type(n_probes) is not int or not 0 < n_probes <= count_cells(n_centers):
+        raise FileFormatError(
+            f"'{path}' must look into 1 to {count_cells(n_centers)} cells, but n_probes is {n_probes}"
+        )

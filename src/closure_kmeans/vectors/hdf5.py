@@ -1,0 +1,69 @@
+"""HDF5 files, such as those of ann-benchmarks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from closure_kmeans._files import FileFormatError, file_size, library, reading
+from closure_kmeans.vectors.rows import Rows, Vectors, check_kind
+
+# The data set that ann-benchmarks fits to.
+DEFAULT_NAME = "train"
+# No compression makes real vectors smaller than this part of themselves: a file that promises more is damaged.
+LARGEST_COMPRESSION = 1100
+
+
+def open_hdf5(path: Path, name: str | None = None) -> Rows:
+    """Open a data set: as a memory map where it lies in one piece, else to be read by slices."""
+    h5py = library("h5py", "io", "an HDF5 file")
+    size = file_size(path, minimum=8)
+    with reading(path, "HDF5"), h5py.File(path, "r") as file:
+        data = _choose(path, file, h5py.Dataset, name)
+        label = f"{path}:{data.name}"
+        dtype, shape, offset = np.dtype(data.dtype), data.shape, data.id.get_offset()
+        check_kind(label, shape, dtype)
+        in_chunks = data.chunks is not None
+        storage = data.id.get_storage_size()
+        _check_storage(label, math.prod(shape) * dtype.itemsize, storage, size, in_chunks)
+        if in_chunks or offset is None or offset % dtype.itemsize:
+            return Vectors([_DataSet(path, data.name, shape, dtype)], [label])
+    if offset + storage > size:
+        raise FileFormatError(f"'{label}' lies at bytes {offset} to {offset + storage}, but the file has {size} bytes")
+    return np.memmap(path, dtype, "r", offset, shape)
+
+
+class _DataSet(NamedTuple):
+    """A data set in chunks. The file is open only while a slice is read."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __getitem__(self, rows: Any) -> Any:
+        with library("h5py", "io", "an HDF5 file").File(self.path, "r") as file:
+            return file[self.name][rows]
+
+
+def _choose(path: Path, file: Any, kind: Any, name: str | None) -> Any:
+    """The data set of a name, or the one that can be meant."""
+    found = {key: item for key, item in file.items() if isinstance(item, kind) and len(item.shape) == 2}
+    if name is None:
+        name = DEFAULT_NAME if DEFAULT_NAME in found or len(found) != 1 else next(iter(found))
+    data = found.get(name, file.get(name))
+    if not isinstance(data, kind):
+        listed = ", ".join(map(repr, found)) or "none"
+        raise FileFormatError(f"'{path}' must have a data set '{name}'; those of two dimensions are: {listed}")
+    return data
+
+
+def _check_storage(label: str, n_bytes: int, storage: int, size: int, in_chunks: bool) -> None:
+    largest = LARGEST_COMPRESSION * storage if in_chunks else storage
+    if storage > size or n_bytes > largest or (n_bytes != storage and not in_chunks):
+        raise FileFormatError(
+            f"'{label}' should have {n_bytes} bytes of values, but {storage} bytes are stored in a file of {size} bytes"
+        )

@@ -1,0 +1,99 @@
+"""Parquet files with a column of lists of numbers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closure_kmeans._files import FileFormatError, file_size, library, reading
+from closure_kmeans.vectors.hdf5 import LARGEST_COMPRESSION
+from closure_kmeans.vectors.rows import Vectors, check_kind
+
+# Columns that are taken for the vectors, unless one is named.
+DEFAULT_NAMES = ("vector", "embedding")
+
+
+def open_parquet(path: Path, name: str | None = None) -> Vectors:
+    """Open a column of lists of one length; its row groups are read one at a time."""
+    parquet = library("pyarrow.parquet", "io", "a Parquet file")
+    types = library("pyarrow.types", "io", "a Parquet file")
+    size = file_size(path, minimum=12)
+    with reading(path, "Parquet"):
+        file = parquet.ParquetFile(path, memory_map=True)
+        column = _Column(path, file, _choose(path, file.schema_arrow, types, name))
+        counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        label = f"{path}:{column.name}"
+        n_bytes = sum(counts) * column.width * column.dtype.itemsize
+        check_kind(label, (sum(counts), column.width), column.dtype)
+        if min(counts) < 0 or n_bytes > LARGEST_COMPRESSION * size:
+            raise FileFormatError(f"'{label}' should have {n_bytes} bytes of values, but the file has {size} bytes")
+        groups = [_RowGroup(column, i, count) for i, count in enumerate(counts) if count > 0]
+    return Vectors(list(groups), [label] * len(groups))
+
+
+def _choose(path: Path, schema: Any, types: Any, name: str | None) -> str:
+    """The column of a name, or the one that can be meant."""
+    found = [
+        field.name
+        for field in schema
+        if (types.is_fixed_size_list(field.type) or types.is_list(field.type) or types.is_large_list(field.type))
+        and (types.is_integer(field.type.value_type) or types.is_floating(field.type.value_type))
+    ]
+    usual = [candidate for candidate in DEFAULT_NAMES if candidate in found]
+    if name is None and (usual or len(found) == 1):
+        name = (usual or found)[0]
+    if name is None or name not in found:
+        wanted = "a column" if name is None else f"a column '{name}'"
+        listed = ", ".join(map(repr, found)) or "none"
+        raise FileFormatError(f"'{path}' must have {wanted} of lists of numbers; the columns of lists are: {listed}")
+    return name
+
+
+class _Column:
+    """A column of lists, read a row group at a time; the last one read is kept."""
+
+    def __init__(self, path: Path, file: Any, name: str) -> None:
+        self.name = name
+        self._path = path
+        self._file = file
+        kind = file.schema_arrow.field(name).type
+        self.dtype = np.dtype(kind.value_type.to_pandas_dtype())
+        self.width = kind.list_size if hasattr(kind, "list_size") else self._first_width()
+        self.read = lru_cache(maxsize=1)(self._read)
+
+    def _first_width(self) -> int:
+        for batch in self._file.iter_batches(batch_size=1, columns=[self.name]):
+            return len(batch.column(0)[0])
+        return 0
+
+    def _read(self, group: int) -> NDArray[Any]:
+        lists = self._file.read_row_group(group, columns=[self.name]).column(0).combine_chunks()
+        values = lists.flatten()
+        if lists.null_count or values.null_count:
+            raise FileFormatError(f"'{self._path}:{self.name}' must have no missing values, but has some")
+        if len(values) != len(lists) * self.width or (np.diff(_offsets(lists)) != self.width).any():
+            raise FileFormatError(f"'{self._path}:{self.name}' must hold lists of one length, {self.width}")
+        array: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+        return array.reshape(-1, self.width)
+
+
+def _offsets(lists: Any) -> NDArray[Any]:
+    offsets: NDArray[Any] = lists.offsets.to_numpy() if hasattr(lists, "offsets") else np.empty(0, np.int64)
+    return offsets
+
+
+class _RowGroup:
+    """Some rows of a column that are stored, and read, together."""
+
+    def __init__(self, column: _Column, number: int, n_rows: int) -> None:
+        self._column = column
+        self._number = number
+        self.shape: tuple[int, ...] = (n_rows, column.width)
+        self.dtype = column.dtype
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return self._column.read(self._number)[rows]

@@ -1,0 +1,302 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mutations import read_mutated
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from closure_kmeans import ClosureKMeans, _files, load
+from closure_kmeans._tensors import KEY
+from closure_kmeans.checkpoint import _checksum
+from closure_kmeans.datasets import load_sift
+from closure_kmeans.vectors import FileFormatError
+
+MODES = {
+    "default": {},
+    "paper": {"neighborhoods": "kept", "leaf_size": 10, "rule": "lloyd", "extrapolate": False, "tree_dims": None},
+    "static": {"neighborhoods": "kept", "adaptive": False, "max_trees": 3},
+    "random start": {"init": "random"},
+    "leaves that grow": {"leaf_size": 8, "tol": 0.01, "target_accuracy": 0.99},
+}
+
+
+@pytest.fixture(params=MODES)
+def mode(request):
+    return MODES[request.param]
+
+
+def model(**parameters):
+    return ClosureKMeans(**({"n_clusters": 60, "random_state": 3} | parameters))
+
+
+def check_same(fitted, other):
+    np.testing.assert_array_equal(fitted.cluster_centers_, other.cluster_centers_)
+    np.testing.assert_array_equal(fitted.labels_, other.labels_)
+    assert (fitted.inertia_, fitted.stopped_by_) == (other.inertia_, other.stopped_by_)
+    timeless = [
+        [record._replace(seconds=0, accuracy=None) for record in one.history_] for one in (fitted, other)
+    ]  # the accuracy is measured after the last iteration, too
+    assert timeless[0] == timeless[1]
+    assert fitted.history_[-1].accuracy == other.history_[-1].accuracy
+
+
+def test_a_stopped_fit_ends_like_one_that_was_not(mode, tmp_path):
+    X = load_sift()[:1500]
+    whole = model(**mode).fit(X)
+    for stop in range(1, whole.n_iter_, 3):
+        path = tmp_path / f"{stop}"
+        model(checkpoint=path, max_iter=stop, **mode).fit(X)
+        assert os.listdir(path) == ["checkpoint.safetensors"]
+        resumed = model(checkpoint=path, n_jobs=1 + stop % 2, **mode).fit(X)
+        check_same(resumed, whole)
+        assert all(np.diff([record.seconds for record in resumed.history_]) > 0)
+
+
+def test_many_stops(mode, tmp_path):
+    X = load_sift()[:1500].astype(np.float64)
+    weights = np.random.default_rng(0).integers(0, 3, len(X))
+    whole = model(**mode).fit(X, sample_weight=weights)
+    for _ in range(whole.n_iter_ + 1):  # one iteration each
+        part = model(checkpoint=tmp_path, max_time=0, **mode).fit(X, sample_weight=weights)
+    check_same(part, whole)
+
+
+def test_a_checkpoint_is_written_in_time(tmp_path):
+    X = load_sift()[:1000]
+    path = tmp_path / "fit.safetensors"
+    seen = []
+    model(checkpoint=path, checkpoint_every=0, max_iter=3, callback=lambda _: seen.append(path.exists())).fit(X)
+    assert seen == [True] * 3
+    path.unlink()
+    seen.clear()
+    model(checkpoint=path, checkpoint_every=1e9, max_iter=3, callback=lambda _: seen.append(path.exists())).fit(X)
+    assert seen == [False] * 3
+    assert path.exists()
+
+
+def test_an_interrupt_saves_what_there_is(tmp_path):
+    X = load_sift()[:1500]
+    whole = model().fit(X)
+
+    def interrupt(record):
+        if record.iteration == 5:
+            raise KeyboardInterrupt
+
+    with pytest.warns(RuntimeWarning, match="interrupted"):
+        model(checkpoint=tmp_path, callback=interrupt).fit(X)
+    check_same(model(checkpoint=tmp_path).fit(X), whole)
+
+
+def test_an_error_saves_what_there_is(tmp_path):
+    X = load_sift()[:1500]
+
+    def fail(record):
+        if record.iteration == 5:
+            raise RuntimeError("of the callback")
+
+    with pytest.raises(RuntimeError, match="of the callback"):
+        model(checkpoint=tmp_path, callback=fail).fit(X)
+    records = []
+    resumed = model(checkpoint=tmp_path, callback=records.append).fit(X)
+    assert records[0].iteration == 6
+    check_same(resumed, model().fit(X))
+
+
+def test_a_finished_fit_is_not_done_again(tmp_path):
+    X = load_sift()[:1500]
+    first = model(checkpoint=tmp_path).fit(X)
+    records = []
+    check_same(model(checkpoint=tmp_path, callback=records.append).fit(X), first)
+    assert records == []
+
+
+def test_a_fit_without_a_seed_keeps_its_generator(tmp_path):
+    X = load_sift()[:1500]
+    stopped = model(checkpoint=tmp_path, random_state=None, max_iter=3).fit(X)
+    resumed = model(checkpoint=tmp_path, random_state=None).fit(X)
+    assert resumed.history_[:3] == stopped.history_
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_clusters": 61}, "n_clusters was 60 and is 61"),
+        ({"random_state": 4}, "random_state was 3 and is 4"),
+        ({"tol": 0.5, "rule": "lloyd"}, "rule was 'hartigan' and is 'lloyd'; tol was 0.0005 and is 0.5"),
+        ({"init": np.zeros(1500, int)}, "init was 'tree' and is 'an array with digest"),
+    ],
+)
+def test_other_parameters_are_named(change, message, tmp_path):
+    X = load_sift()[:1500]
+    model(checkpoint=tmp_path, max_iter=2).fit(X)
+    before = (tmp_path / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(FileFormatError, match=f"is of another fit: {message}.*Remove it to begin anew"):
+        model(checkpoint=tmp_path, **change).fit(X)
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
+
+
+def test_other_data_is_named(tmp_path, monkeypatch):
+    X = load_sift()[:1500]
+    model(checkpoint=tmp_path, max_iter=2).fit(X)
+    again = model(checkpoint=tmp_path)
+    with pytest.raises(FileFormatError, match="X was '1500 x 128 uint8' and is '1499 x 128 uint8'"):
+        again.fit(X[:-1])
+    with pytest.raises(FileFormatError, match="X was '1500 x 128 uint8' and is '1500 x 128 float32'"):
+        again.fit(X.astype(np.float32))
+    with pytest.raises(FileFormatError, match="another fit: the digest of X was"):
+        again.fit(X[::-1])
+    with pytest.raises(FileFormatError, match="sample_weight was"):
+        again.fit(X, sample_weight=np.arange(1, 1501))
+    monkeypatch.setattr("closure_kmeans.__version__", "9.9")
+    with pytest.raises(FileFormatError, match=r"version was '.*' and is '9\.9'"):
+        again.fit(X)
+
+
+def test_another_order_of_the_points_is_noticed(tmp_path, monkeypatch):
+    X = load_sift()[:1500]
+    model(checkpoint=tmp_path, max_iter=2).fit(X)
+    monkeypatch.setattr(
+        "closure_kmeans.points.principal_axes", lambda sample, n_axes, _: np.eye(128, n_axes, dtype="f")
+    )
+    with pytest.raises(FileFormatError, match="cannot be resumed here: the points come in another order"):
+        model(checkpoint=tmp_path).fit(X)
+
+
+def test_bad_paths(tmp_path):
+    X = load_sift()[:500]
+    with pytest.raises(TypeError, match="checkpoint must be a path, got 5"):
+        model(checkpoint=5).fit(X)
+    with pytest.raises(ValueError, match="checkpoint_every must be at least 0, got -1"):
+        model(checkpoint=tmp_path, checkpoint_every=-1).fit(X)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        model(checkpoint=tmp_path / "file").fit(X)
+    fitted = model(max_iter=1).fit(X)
+    fitted.save(tmp_path / "model.safetensors")
+    with pytest.raises(FileFormatError, match="must be a checkpoint of format 1, but is a model of format 1"):
+        model(checkpoint=tmp_path / "model.safetensors").fit(X)
+
+
+def test_a_full_disk_does_not_end_the_fit(tmp_path, monkeypatch):
+    X = load_sift()[:1500]
+
+    def fail(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_files.os, "fsync", fail)
+    with pytest.warns(RuntimeWarning, match=r"goes on without a new checkpoint: .* could not be written: No space"):
+        fitted = model(checkpoint=tmp_path).fit(X)
+    check_same(fitted, model().fit(X))
+    assert os.listdir(tmp_path) == []
+
+
+def test_leftovers_of_a_kill_are_removed(tmp_path):
+    (tmp_path / ".checkpoint.safetensors.0123abcd.safetensors").write_text("half")
+    (tmp_path / ".other").write_text("")
+    model(checkpoint=tmp_path, max_iter=1).fit(load_sift()[:500])
+    assert sorted(os.listdir(tmp_path)) == [".other", "checkpoint.safetensors"]
+
+
+def edited(path, **changes):
+    """The same checkpoint with other arrays, and a checksum that fits."""
+    with safe_open(path, "np") as file:
+        facts = json.loads(file.metadata()[KEY])
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    arrays |= {name: np.ascontiguousarray(change(np.array(arrays[name]))) for name, change in changes.items()}
+    save_file(arrays, path, {KEY: json.dumps(facts | {"checksum": _checksum(arrays)})})
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "change", "message"),
+    [
+        ("default", "state.labels", lambda a: a + 60, r"labels must lie in 0\.\.59"),
+        ("default", "state.labels", lambda a: a[1:], r"labels must be \(1500,\) int32, but is \(1499,\) int32"),
+        ("default", "state.clusters.centers", lambda a: a[:, 1:], "clusters.centers must be"),
+        ("default", "state.previous", lambda a: a.astype(np.float64), "previous must be"),
+        ("default", "neighborhoods.leaf_size", lambda a: 0 * a, "leaves must have at least one point, got 0"),
+        (
+            "paper",
+            "neighborhoods.members.0",
+            lambda a: a + 1,
+            "members of a partition must be the points from 0 to 1499",
+        ),
+        (
+            "paper",
+            "neighborhoods.starts",
+            lambda a: a[::-1].copy(),
+            "leaves of a partition must begin at 0 and end at 1500",
+        ),
+    ],
+)
+def test_bad_contents(mode, name, change, message, tmp_path):
+    X = load_sift()[:1500]
+    path = tmp_path / "fit.safetensors"
+    model(checkpoint=path, max_iter=2, **MODES[mode]).fit(X)
+    edited(path, **{name: change})
+    with pytest.raises(FileFormatError, match=message):
+        model(checkpoint=path, **MODES[mode]).fit(X)
+
+
+READ = """
+import shutil
+from closure_kmeans import ClosureKMeans
+from closure_kmeans.datasets import load_sift
+X = load_sift()[:300]
+whole = ClosureKMeans(9, random_state=0, max_iter=4).fit(X)
+def read(path):
+    copy = path.with_name("copy.safetensors")
+    shutil.copy(path, copy)
+    try:
+        resumed = ClosureKMeans(9, random_state=0, max_iter=4, checkpoint=copy).fit(X)
+    except FileFormatError as error:
+        raise FileFormatError(str(error).replace(str(copy), str(path)))
+    assert (resumed.labels_ == whole.labels_).all()
+"""
+
+
+def damage(tmp_path, n_files):
+    """Whatever is damaged: an error, or the very same result."""
+    path = tmp_path / "fit.safetensors"
+    ClosureKMeans(9, random_state=0, max_iter=2, checkpoint=path).fit(load_sift()[:300])
+    read_mutated(path, READ, 0, n_files)
+
+
+def test_damaged_checkpoints(tmp_path):
+    damage(tmp_path, 200)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_thousands_of_damaged_checkpoints(tmp_path):
+    damage(tmp_path, 10_000)
+
+
+def kill_and_resume(tmp_path, n_kills):
+    """Kill fits at random moments, and resume each: all end in the same bytes."""
+    script = Path(__file__).with_name("killed_fit.py")
+    done = subprocess.run([sys.executable, script, tmp_path, str(n_kills)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == n_kills
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_killed_fits_end_in_the_same_bytes(tmp_path):
+    kill_and_resume(tmp_path, 5)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_fifty_killed_fits_end_in_the_same_bytes(tmp_path):
+    kill_and_resume(tmp_path, 50)
+
+
+def test_where_it_was_saved_is_not_part_of_the_model(tmp_path):
+    fitted = model(checkpoint=tmp_path / "here", max_iter=1).fit(load_sift()[:500])
+    fitted.save(tmp_path / "model.safetensors")
+    assert load(tmp_path / "model.safetensors").checkpoint is None

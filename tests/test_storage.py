@@ -1,0 +1,257 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from mutations import read_mutated
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from sklearn.exceptions import NotFittedError
+
+import closure_kmeans
+from closure_kmeans import ClosureKMeans, load, quantizer
+from closure_kmeans._tensors import KEY
+from closure_kmeans.vectors import FileFormatError
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def model(rows):
+    return ClosureKMeans(50, random_state=0).fit(rows)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.safetensors"
+
+
+def check_same(saved, loaded, X):
+    for new in (X, X.astype(np.float64), X.astype(np.float16)):
+        np.testing.assert_array_equal(loaded.predict(new), saved.predict(new))
+        np.testing.assert_array_equal(loaded.predict(new, exact=True), saved.predict(new, exact=True))
+        assert loaded.score(new) == saved.score(new)
+    np.testing.assert_array_equal(loaded.transform(X[:9]), saved.transform(X[:9]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.uint8, np.int8])
+def test_a_loaded_model_is_the_saved_one(rows, path, dtype):
+    X = (10 * rows).astype(np.int8).view(np.uint8).astype(dtype)
+    saved = ClosureKMeans(50, random_state=0).fit(X)
+    saved.save(path)
+    loaded = load(path)
+    assert isinstance(loaded, ClosureKMeans)
+    assert loaded.get_params() == saved.get_params()
+    assert loaded.cluster_centers_.dtype == saved.cluster_centers_.dtype
+    assert (loaded.inertia_, loaded.n_iter_, loaded.stopped_by_) == (saved.inertia_, saved.n_iter_, saved.stopped_by_)
+    check_same(saved, loaded, X)
+
+
+def test_models_of_many_clusters(rows, path, monkeypatch):
+    for module in ("closure_kmeans.base", "closure_kmeans.quantizer", "closure_kmeans.storage"):
+        monkeypatch.setattr(f"{module}.MANY_CENTERS", 100)
+    saved = ClosureKMeans(300, random_state=0).fit(rows)
+    saved.predict(rows.astype(np.float64))  # in another precision first
+    saved.save(path)
+    before = path.read_bytes()
+    loaded = load(path)
+    assert loaded._n_probes < quantizer.count_cells(300)
+    check_same(saved, loaded, rows)
+    loaded.save(path)
+    assert path.read_bytes() == before
+    without = _edited(path, n_probes=None)
+    with pytest.raises(FileFormatError, match="must look into 1 to 69 cells, but n_probes is None"):
+        load(without)
+
+
+def test_the_centers_are_mapped(model, path):
+    model.save(path)
+    assert isinstance(load(path).cluster_centers_, np.memmap)
+    assert not load(path).cluster_centers_.flags.writeable
+
+
+def test_the_same_model_is_the_same_bytes(rows, model, path):
+    model.save(path)
+    first = path.read_bytes()
+    ClosureKMeans(50, random_state=0, n_jobs=1, max_time=1e6, callback=lambda _: None).fit(rows).save(path)
+    assert path.read_bytes() == first
+    load(path).save(path)
+    assert path.read_bytes() == first
+    code = f"from closure_kmeans import load; load({str(path)!r}).save({str(path)!r})"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert path.read_bytes() == first
+
+
+def test_traces_of_the_training_only_when_asked_for(model, path):
+    model.save(path)
+    assert not hasattr(load(path), "labels_")
+    assert not hasattr(load(path), "history_")
+    with safe_open(path, "np") as file:
+        assert list(file.keys()) == ["cluster_centers_"]
+    model.save(path, training=True)
+    np.testing.assert_array_equal(load(path).labels_, model.labels_)
+    assert load(path).history_ == model.history_
+
+
+def test_names_of_features(rows, path):
+    frame = pd.DataFrame(rows, columns=[f"f{i}" for i in range(8)])
+    saved = ClosureKMeans(5, random_state=0).fit(frame)
+    saved.save(path)
+    assert list(load(path).feature_names_in_) == list(frame.columns)
+    np.testing.assert_array_equal(load(path).predict(frame), saved.predict(frame))
+    with pytest.raises(ValueError, match="feature names"):
+        load(path).predict(frame.rename(columns={"f0": "other"}))
+
+
+def test_parameters_that_are_no_plain_values_are_left_out(rows, path):
+    given = ClosureKMeans(5, init=rows[:5], random_state=np.random.RandomState(0)).fit(rows)
+    given.save(path)
+    loaded = load(path)
+    assert loaded.init == "tree"
+    assert loaded.random_state is None
+    np.testing.assert_array_equal(loaded.predict(rows), given.predict(rows))
+
+
+def test_only_fitted_models_are_saved(path):
+    with pytest.raises(NotFittedError):
+        ClosureKMeans(5).save(path)
+    assert not path.exists()
+
+
+def test_only_our_own_classes_are_saved(rows, path):
+    class Other(ClosureKMeans):
+        pass
+
+    with pytest.raises(TypeError, match="only estimators of this library can be saved, got Other"):
+        Other(5, max_iter=1).fit(rows).save(path)
+    assert not path.exists()
+
+
+def test_files_that_are_no_models(model, path, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors"):
+        load(path)
+    path.write_bytes(b"")
+    with pytest.raises(FileFormatError, match="at least 8 bytes, but is empty"):
+        load(path)
+    path.write_bytes(b"PK" + bytes(100))
+    with pytest.raises(FileFormatError, match=r"model\.safetensors' cannot be read as a model"):
+        load(path)
+    save_file({"x": np.ones(3)}, path)
+    with pytest.raises(FileFormatError, match="must be a file of closure-kmeans, but lacks the metadata"):
+        load(path)
+    with pytest.raises(FileFormatError, match="must be a file"):
+        load(tmp_path)
+
+
+def _edited(path, arrays=None, **facts):
+    """The same file with other contents."""
+    with safe_open(path, "np") as file:
+        text = json.loads(file.metadata()[KEY]) | facts
+        tensors = {name: file.get_tensor(name) for name in file.keys()} | (arrays or {})  # noqa: SIM118
+    save_file(tensors, path, {KEY: json.dumps(text)})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "must be a model of format 1, but is a model of format 2"),
+        ({"kind": "checkpoint"}, "must be a model of format 1, but is a checkpoint of format 1"),
+        ({"class": "os.system"}, "must hold a model of this library, but holds a 'os.system'"),
+        ({"class": "Iteration"}, "must hold a model of this library, but holds a 'Iteration'"),
+        ({"parameters": {"n_clusters": -1}}, "n_clusters must be at least 1, got -1"),
+        ({"parameters": {"other": 1}}, "unexpected keyword argument 'other'"),
+        ({"attributes": {}}, "cannot be read as a model: 'n_features_in_'"),
+        ({"attributes": {"n_features_in_": 9}}, "must have centres of 9 features, but they have 8"),
+        ({"attributes": {"n_features_in_": 8, "predict": 1}}, "must hold fitted attributes, but holds 'predict'"),
+        ({"attributes": {"n_features_in_": 8, "__class__": 1}}, "must hold fitted attributes, but holds '__class__'"),
+        ({"feature_names": ["a"]}, "must have 8 names of features"),
+        ({"n_probes": 10**6}, "must look into 1 to 28 cells, but n_probes is 1000000"),
+        ({"arrays": {"cluster_centers_": np.full((50, 8), np.nan)}}, "must hold finite centres"),
+        ({"arrays": {"cluster_centers_": np.ones((50, 8), np.int32)}}, "must hold centres as floats"),
+        ({"arrays": {"cluster_centers_": np.ones((0, 8))}}, "must hold centres as floats"),
+        ({"arrays": {"labels_": np.full(9, 50, np.int32)}}, "must hold labels from 0 to 49"),
+    ],
+)
+def test_bad_contents(model, path, change, message):
+    model.save(path)
+    with pytest.raises(FileFormatError, match=message):
+        load(_edited(path, **change))
+
+
+READ = """
+import numpy as np
+from closure_kmeans import load
+rows = np.zeros((3, 8), np.float32)
+def read(path):
+    labels = load(path).predict(rows)
+    assert labels.min() >= 0 and labels.max() < 50
+"""
+
+
+def test_damaged_models(model, path):
+    model.save(path, training=True)
+    n_read, memory = read_mutated(path, READ, 0, 400)
+    assert 0 < n_read < 400
+    assert memory < 4 * path.stat().st_size + (8 << 20)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_ten_thousand_damaged_models(model, path):
+    model.save(path, training=True)
+    n_read, memory = read_mutated(path, READ, 0, 10_000)
+    assert 0 < n_read < 10_000
+    assert memory < 4 * path.stat().st_size + (8 << 20)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 64 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("a small disk takes the right to mount one")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_fills(model, rows, small_disk):
+    path = small_disk / "model.safetensors"
+    model.save(path)
+    before = path.read_bytes()
+    large = ClosureKMeans(1900, max_iter=1, random_state=0).fit(np.tile(rows, 2))
+    with pytest.raises(OSError, match=r"model\.safetensors' could not be written: No space left on device"):
+        large.save(path)
+    assert os.listdir(small_disk) == [path.name]
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_is_read_only(model, small_disk):
+    path = small_disk / "model.safetensors"
+    model.save(path)
+    before = path.read_bytes()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(OSError, match=r"model\.safetensors' could not be written: Read-only file system"):
+        model.save(path)
+    assert os.listdir(small_disk) == [path.name]
+    assert path.read_bytes() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission(model, path):
+    path.parent.chmod(0o500)
+    with pytest.raises(PermissionError, match="could not be written"):
+        model.save(path)
+    path.parent.chmod(0o700)
+
+
+def test_it_is_exported():
+    assert closure_kmeans.load is load

@@ -1,0 +1,399 @@
+import errno
+import os
+import struct
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+from mutations import read_mutated
+
+from closure_kmeans import ClosureKMeans, _files
+from closure_kmeans.vectors import FileFormatError, Vectors, open_vectors, save_vectors
+
+N_ROWS, WIDTH = 50, 8
+DTYPES = {
+    ".npy": np.float16,
+    ".fvecs": np.float32,
+    ".bvecs": np.uint8,
+    ".ivecs": np.int32,
+    ".fbin": np.float32,
+    ".u8bin": np.uint8,
+    ".i8bin": np.int8,
+    ".hdf5": np.float32,
+    ".h5": np.float32,
+    ".parquet": np.float32,
+    ".pq": np.float64,
+}
+MAPPED = [".npy", ".fvecs", ".bvecs", ".ivecs", ".fbin", ".u8bin", ".i8bin", ".hdf5"]
+
+
+def values(suffix):
+    X = np.random.default_rng(0).integers(0, 127, (N_ROWS, WIDTH))
+    return X.astype(DTYPES[suffix])
+
+
+def as_lists(X, fixed=True):
+    if not fixed:
+        return pa.array(list(X))
+    return pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), X.shape[1])
+
+
+def write(path, X):
+    """A file of each kind, those that we do not write ourselves by their own libraries."""
+    if path.suffix in (".hdf5", ".h5"):
+        chunks = {"chunks": (7, 3), "compression": "gzip"} if path.suffix == ".h5" else {}
+        with h5py.File(path, "w") as file:
+            file.create_dataset("train", data=X, **chunks)
+            file["test"] = X[:3]
+    elif path.suffix in (".parquet", ".pq"):
+        table = {"id": range(len(X)), "vector": as_lists(X, fixed=path.suffix == ".parquet")}
+        pq.write_table(pa.table(table), path, row_group_size=20)
+    else:
+        save_vectors(path, X)
+    return path
+
+
+@pytest.fixture(params=DTYPES)
+def suffix(request):
+    return request.param
+
+
+def test_all_formats_give_back_what_was_written(suffix, tmp_path):
+    X = values(suffix)
+    rows = open_vectors(write(tmp_path / f"rows{suffix}", X))
+    assert rows.shape == X.shape
+    assert rows.dtype == X.dtype
+    np.testing.assert_array_equal(np.asarray(rows), X)
+    for some in (slice(3, 29), slice(None, None, 7), slice(45, 90), slice(19, 41, 20), slice(7, 7)):
+        assert isinstance(rows[some], np.ndarray)
+        np.testing.assert_array_equal(rows[some], X[some])
+
+
+@pytest.mark.parametrize("suffix", MAPPED)
+def test_rows_that_lie_side_by_side_are_mapped(suffix, tmp_path):
+    rows = open_vectors(write(tmp_path / f"rows{suffix}", values(suffix)))
+    assert isinstance(rows, np.memmap)
+    assert not rows.flags.writeable
+
+
+def test_layouts_byte_for_byte(tmp_path):
+    X = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
+    save_vectors(tmp_path / "rows.bvecs", X)
+    assert (tmp_path / "rows.bvecs").read_bytes() == struct.pack("<i3Bi3B", 3, 1, 2, 3, 3, 4, 5, 6)
+    save_vectors(tmp_path / "rows.u8bin", X)
+    assert (tmp_path / "rows.u8bin").read_bytes() == struct.pack("<II6B", 2, 3, 1, 2, 3, 4, 5, 6)
+    save_vectors(tmp_path / "rows.fvecs", X)  # what fits is widened
+    assert (tmp_path / "rows.fvecs").read_bytes() == struct.pack("<i3fi3f", 3, 1, 2, 3, 3, 4, 5, 6)
+
+
+def test_many_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("closure_kmeans.vectors.rows.BLOCK_BYTES", 100)
+    monkeypatch.setattr("closure_kmeans.vectors.binary.BLOCK_BYTES", 100)
+    for suffix in DTYPES:
+        X = values(suffix)
+        np.testing.assert_array_equal(np.asarray(open_vectors(write(tmp_path / f"rows{suffix}", X))), X)
+
+
+def test_a_folder_of_shards(suffix, tmp_path):
+    X = values(suffix)
+    for name, some in (("b", slice(20, 40)), ("a", slice(0, 20)), ("c", slice(40, 50))):
+        write(tmp_path / f"{name}{suffix}", X[some])
+    (tmp_path / "README.md").write_text("not vectors")
+    rows = open_vectors(tmp_path)
+    assert isinstance(rows, Vectors)
+    assert f"50 x 8 {X.dtype}" in repr(rows)
+    np.testing.assert_array_equal(np.asarray(rows), X)
+    np.testing.assert_array_equal(rows[10:48:9], X[10:48:9])
+
+
+def test_bad_folders(tmp_path):
+    with pytest.raises(FileFormatError, match="must hold files of vectors of one kind, but there is none"):
+        open_vectors(tmp_path)
+    save_vectors(tmp_path / "a.fbin", np.ones((3, 4), np.float32))
+    save_vectors(tmp_path / "b.fbin", np.ones((3, 5), np.float32))
+    with pytest.raises(FileFormatError, match=r"b.fbin' must have the width of '.*a.fbin', 4, but has 5"):
+        open_vectors(tmp_path)
+    save_vectors(tmp_path / "b.npy", np.ones((3, 4)))
+    with pytest.raises(FileFormatError, match=r"of one kind, but there are \.fbin, \.npy"):
+        open_vectors(tmp_path)
+    (tmp_path / "a.fbin").unlink()
+    (tmp_path / "b.fbin").unlink()
+    save_vectors(tmp_path / "c.npy", np.ones((3, 4), np.float32))
+    with pytest.raises(FileFormatError, match=r"c.npy' must have the dtype of '.*b.npy', float64, but has float32"):
+        open_vectors(tmp_path)
+
+
+def test_arrays_are_taken_as_they_are():
+    X = np.ones((3, 2), np.float16)
+    assert open_vectors(X) is X
+    rows = open_vectors(zarr.array(values(".fbin"), chunks=(7, 8)))
+    np.testing.assert_array_equal(rows[5:30], values(".fbin")[5:30])
+    assert open_vectors(rows) is rows
+
+
+def test_tensors_share_their_memory():
+    class Tensor:  # as much of PyTorch's as is needed
+        def __init__(self, array):
+            self.array = array
+
+        def detach(self):
+            return self
+
+        def cpu(self):
+            return self
+
+        def numpy(self):
+            return self.array
+
+    X = values(".fbin")
+    assert open_vectors(Tensor(X)) is X
+
+
+def test_a_real_tensor():
+    torch = pytest.importorskip("torch")
+    tensor = torch.ones((3, 2), requires_grad=True)
+    assert open_vectors(tensor).ctypes.data == tensor.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ([[1, 2]], TypeError, "must be a path, or an array with shape, dtype and slices, got list"),
+        (np.ones(3), FileFormatError, "'ndarray' must have two dimensions, but has shape"),
+        (np.ones((3, 0)), FileFormatError, "must have rows and columns, but is 3 x 0"),
+        (
+            np.ones((3, 2), complex),
+            FileFormatError,
+            "integers or floating-point numbers, but holds complex128",
+        ),
+        (np.ones((3, 2), object), FileFormatError, "must hold integers or floating-point numbers, but holds object"),
+        ("nowhere.npy", FileNotFoundError, "nowhere.npy"),
+        ("nowhere.txt", FileNotFoundError, "nowhere.txt"),
+        (__file__, FileFormatError, "test_vectors.py' must end in one of .npy, .fvecs, "),
+    ],
+)
+def test_bad_sources(source, error, message):
+    with pytest.raises(error, match=message):
+        open_vectors(source)
+
+
+def test_bad_slices(tmp_path):
+    rows = open_vectors(write(tmp_path / "rows.h5", values(".h5")))
+    with pytest.raises(TypeError, match="read by slices of rows, got int"):
+        rows[3]
+    with pytest.raises(ValueError, match="must go forward, got a step of -1"):
+        rows[::-1]
+    with pytest.raises(ValueError, match="without a copy"):
+        rows.__array__(copy=False)
+
+
+def npy(header, data=b""):
+    text = header.encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.npy", b"", "must have at least 10 bytes, but is empty"),
+        ("a.npy", b"P5 640 480 255 ", "must begin like a .npy file"),
+        ("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4)}", b"\0" * 47), "48 bytes|but has 175"),
+        ("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (9**9, 4)}"), "cannot be read as .npy"),
+        ("a.npy", npy("{'descr': '|O', 'fortran_order': False, 'shape': (3, 4)}", b"\0" * 96), "but holds object"),
+        ("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-3, -4)}", b"\0" * 48), "but is -3 x -4"),
+        ("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (True, 4)}", b"\0" * 16), "whole numbers"),
+        ("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (12,)}", b"\0" * 48), "two dimensions"),
+        ("a.npy", npy("__import__('os').abort()"), "cannot be read as .npy"),
+        ("a.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "12 bytes, but a header of 4294967295 bytes"),
+        ("a.npy", b"\x93NUMPY\x09\x00\x01\x00\x00\x00 ", "cannot be read as .npy"),
+        ("a.fvecs", b"", "is empty"),
+        ("a.fvecs", struct.pack("<i3f", 4, 1, 2, 3), "16 bytes, but its first row should have 4 values of float32"),
+        ("a.fvecs", struct.pack("<i3f", -3, 1, 2, 3), "should have -3 values"),
+        ("a.fvecs", struct.pack(">i3f", 3, 1, 2, 3), "should have 50331648 values"),
+        (
+            "a.fvecs",
+            struct.pack("<i3fi2f", 3, 1, 2, 3, 3, 4, 5),
+            "whole rows of 16 bytes .* 28 bytes, 12 too many",
+        ),
+        ("a.fvecs", struct.pack("<i3fi3f", 3, 1, 2, 3, 2, 4, 5, 6), "row 0 has 3 values and row 1 has 2"),
+        ("a.bvecs", npy("{}"), r"begins like a \.npy file"),
+        ("a.fbin", struct.pack("<II", 1, 1), "must have at least 12 bytes, but has 8"),
+        (
+            "a.fbin",
+            struct.pack("<II3f", 2, 2, 1, 2, 3),
+            "2 x 2 values of float32, 24 bytes in all, but has 20",
+        ),
+        (
+            "a.fbin",
+            struct.pack("<II4B", 2, 2, 1, 2, 3, 4),
+            "2 x 2 values of 8 bits, but by its name they are float32",
+        ),
+        (
+            "a.u8bin",
+            struct.pack("<II4f", 2, 2, 1, 2, 3, 4),
+            "2 x 2 values of 32 bits, but by its name they are uint8",
+        ),
+        ("a.fbin", struct.pack("<IIf", 2**32 - 1, 2**32 - 1, 1), "73786976260478205960 bytes|should have 4294967295 x"),
+        ("a.u8bin", struct.pack("<II4B", 0, 2, 1, 2, 3, 4), "should have 0 x 2"),
+        ("a.fbin", b"PAR1" + bytes(100), r"begins like a \.parquet file"),
+        ("a.hdf5", b"", "is empty"),
+        ("a.hdf5", bytes(100), "cannot be read as HDF5"),
+        ("a.parquet", b"PAR1" + bytes(100), "cannot be read as Parquet"),
+    ],
+)
+def test_bad_files(name, content, message, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match=message) as caught:
+        open_vectors(path)
+    assert str(path) in str(caught.value)
+
+
+def test_which_data_set(tmp_path):
+    path = tmp_path / "rows.hdf5"
+    X = values(".fbin")
+    with h5py.File(path, "w") as file:
+        file["group/inner"] = X
+        file["flat"] = X[0]
+        file["first"] = X
+    np.testing.assert_array_equal(open_vectors(path), X)  # the only one of two dimensions
+    np.testing.assert_array_equal(open_vectors(path, "group/inner"), X)
+    with pytest.raises(FileFormatError, match="must have a data set 'group'; those of two dimensions are: 'first'"):
+        open_vectors(path, "group")
+    with pytest.raises(FileFormatError, match="must have two dimensions, but has shape"):
+        open_vectors(path, "flat")
+    with h5py.File(path, "a") as file:
+        file["second"] = X
+        file.create_dataset("unwritten", (1 << 40, 128), np.float32, chunks=(1024, 128))
+        file.create_dataset("squeezed", data=np.zeros((1 << 20, 128), np.uint8), chunks=(1 << 20, 128), compression=9)
+    with pytest.raises(FileFormatError, match="must have a data set 'train'"):
+        open_vectors(path)
+    with pytest.raises(FileFormatError, match="should have 562949953421312 bytes of values, but 0 bytes are stored"):
+        open_vectors(path, "unwritten")
+    assert open_vectors(path, "squeezed").shape == (1 << 20, 128)  # the most that deflate can do
+
+
+def test_which_column(tmp_path):
+    path = tmp_path / "rows.parquet"
+    X = values(".fbin")
+    pq.write_table(pa.table({"a": as_lists(X), "b": as_lists(X[:, :3]), "name": ["x"] * len(X)}), path)
+    assert open_vectors(path, "b").shape == (N_ROWS, 3)
+    with pytest.raises(FileFormatError, match="a column of lists of numbers; the columns of lists are: 'a', 'b'"):
+        open_vectors(path)
+    with pytest.raises(FileFormatError, match="must have a column 'name' of lists of numbers"):
+        open_vectors(path, "name")
+    for lists, message in (
+        ([[1.0, 2.0], [3.0]], "must hold lists of one length, 2"),
+        ([[1.0, 2.0], [3.0], [4.0, 5.0, 6.0]], "must hold lists of one length, 2"),
+        ([[1.0, 2.0], None], "must have no missing values"),
+        ([[1.0, None]], "must have no missing values"),
+        ([[]], "must have rows and columns, but is 1 x 0"),
+    ):
+        pq.write_table(pa.table({"vector": pa.array(lists, pa.list_(pa.float32()))}), path)
+        with pytest.raises(FileFormatError, match=message):
+            np.asarray(open_vectors(path))
+    pq.write_table(pa.table({"vector": pa.array([], pa.list_(pa.float32(), 4))}), path)
+    with pytest.raises(FileFormatError, match="must have rows and columns, but is 0 x 4"):
+        open_vectors(path)
+
+
+def test_optional_libraries_are_named(tmp_path, monkeypatch):
+    paths = write(tmp_path / "a.h5", values(".h5")), write(tmp_path / "a.parquet", values(".parquet"))
+    for path, name in zip(paths, ("h5py", "pyarrow"), strict=True):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, name, None)
+            patch.delitem(sys.modules, "pyarrow.parquet", raising=False)
+            with pytest.raises(ImportError, match=rf"needs {name}: pip install 'closure-kmeans\[io\]'"):
+                open_vectors(path)
+
+
+def test_writers_lose_nothing(tmp_path):
+    with pytest.raises(ValueError, match=r"a \.fbin file holds float32, which float64 does not fit"):
+        save_vectors(tmp_path / "a.fbin", np.ones((2, 2)))
+    with pytest.raises(ValueError, match="must have two dimensions, and rows and columns, got shape"):
+        save_vectors(tmp_path / "a.fvecs", np.ones(3, np.float32))
+    with pytest.raises(ValueError, match=r"must end in one of \.npy, .*, got 'a.h5'"):
+        save_vectors(tmp_path / "a.h5", np.ones((2, 2)))
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        save_vectors(tmp_path / "none" / "a.npy", np.ones((2, 2)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_links_stay_and_folders_and_devices_are_not_replaced(tmp_path):
+    real, link = tmp_path / "real.npy", tmp_path / "link.npy"
+    save_vectors(real, np.zeros((2, 2)))
+    link.symlink_to(real)
+    save_vectors(link, np.ones((2, 2)))
+    assert link.is_symlink()
+    assert np.load(real).all()
+    (tmp_path / "folder.npy").mkdir()
+    os.mkfifo(tmp_path / "pipe.npy")
+    for name in ("folder.npy", "pipe.npy"):
+        with pytest.raises(FileExistsError, match=f"{name}' could not be written: it exists and is no file"):
+            save_vectors(tmp_path / name, np.ones((2, 2)))
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("trouble", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyboardInterrupt()])
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, trouble):
+    path = tmp_path / "a.npy"
+    save_vectors(path, np.ones((2, 2)))
+
+    def fail(_):
+        raise trouble
+
+    monkeypatch.setattr(_files.os, "fsync", fail)
+    with pytest.raises(type(trouble)) as caught:
+        save_vectors(path, np.zeros((2, 2)))
+    if isinstance(trouble, OSError):
+        assert f"'{path}' could not be written: No space left" in str(caught.value)
+        assert caught.value.errno == errno.ENOSPC
+    assert list(tmp_path.iterdir()) == [path]
+    assert np.load(path).all()
+
+
+@pytest.mark.parametrize("suffix", [".fbin", ".fvecs", ".h5", ".parquet"])
+def test_fit_takes_them_like_an_array(suffix, tmp_path):
+    X = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
+    rows = open_vectors(write(tmp_path / f"rows{suffix}", X))
+    from_file = ClosureKMeans(9, random_state=0).fit(rows)
+    from_array = ClosureKMeans(9, random_state=0).fit(X)
+    np.testing.assert_array_equal(from_file.cluster_centers_, from_array.cluster_centers_)
+    np.testing.assert_array_equal(from_file.predict(rows), from_array.predict(X))
+
+
+READ = """
+import warnings
+import numpy as np
+from closure_kmeans.vectors import open_vectors
+def read(path):
+    rows = np.asarray(open_vectors(path))
+    assert rows.ndim == 2 and np.count_nonzero(rows) <= rows.size
+"""
+
+
+def check_mutations(path, n_files):
+    n_read, memory = read_mutated(path, READ, 0, n_files)
+    assert 0 < n_read < n_files
+    # Libraries keep a little for themselves from their first errors on.
+    assert memory < 4 * path.stat().st_size + (8 << 20)
+
+
+def test_damaged_files(suffix, tmp_path):
+    check_mutations(write(tmp_path / f"rows{suffix}", values(suffix)), 200)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_ten_thousand_damaged_files(suffix, tmp_path):
+    check_mutations(write(tmp_path / f"rows{suffix}", values(suffix)), 10_000)
+
+
+def test_opening_imports_nothing_heavy():
+    code = "import sys, closure_kmeans.vectors; assert not {'sklearn', 'numba', 'h5py', 'pyarrow'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)
