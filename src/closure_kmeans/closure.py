@@ -48,12 +48,15 @@ def cluster_by_closures(
 
     Returns the last state and the reason why it is the last, as ``alternate`` does.
     """
+    spare: list[NDArray[Any]] = []  # memory of centres, used again: with many clusters new memory costs a lot
 
     def step(state: Clustering) -> Step:
         if not extrapolate:
-            return take_step(points, state, state.clusters, neighborhoods.partitions(), hartigan, threads)
-        ahead = extrapolated(state.clusters, state.previous, len(state.labels))
-        outcome = take_step(points, state, ahead, neighborhoods.partitions(), hartigan, threads)
+            return take_step(points, state, state.clusters, neighborhoods.partitions(), hartigan, threads, spare)
+        ahead = extrapolated(state.clusters, state.previous, len(state.labels), threads, spare)
+        outcome = take_step(points, state, ahead, neighborhoods.partitions(), hartigan, threads, spare)
+        spare.extend([ahead.centers] if ahead is not state.clusters else [])
+        spare.extend([state.previous] if state.previous is not None else [])
         return outcome._replace(state=outcome.state._replace(previous=state.clusters.centers))
 
     return alternate(
@@ -80,20 +83,23 @@ def take_step(
     partitions: list[RandomPartition],
     hartigan: bool,
     threads: Threads,
+    spare: list[NDArray[Any]],
 ) -> Step:
     """One assignment to the centres ``ahead``, and one update; the distortion does not rise (theorem 1).
 
     Points that move together by Hartigan's rule, or towards centres that are not yet there, can in principle raise it:
-    such a step is redone by the paper's rule, which cannot, but for rounding: then nothing moves.
+    such a step is redone by the paper's rule, which cannot, but for rounding: then nothing moves. The new centres are
+    put into ``spare`` memory, if there is any.
     """
     n_pairs, n_trees = 0, sum(not partition.open_to_all for partition in partitions)
     for clusters, rule in ((ahead, hartigan), (state.clusters, False)):
         labels, n_tested = assign_by_closures(points, clusters, state.labels, partitions, rule, threads)
         n_pairs += n_tested
-        updated = update(points, labels, len(clusters.centers), threads)
+        updated = update(points, labels, len(clusters.centers), threads, spare)
         if updated.inertia <= state.clusters.inertia:
             n_active = int(np.count_nonzero(labels != state.labels))
             return Step(Clustering(labels, updated), n_active, n_pairs, n_trees)
+        spare.append(updated.centers)
     return Step(state, 0, n_pairs, n_trees)
 
 
@@ -120,7 +126,13 @@ def assign_by_closures(
     return new_labels, n_pairs
 
 
-def extrapolated(clusters: Clusters, previous: NDArray[Any] | None, n_points: int) -> Clusters:
+def extrapolated(
+    clusters: Clusters,
+    previous: NDArray[Any] | None,
+    n_points: int,
+    threads: Threads,
+    spare: list[NDArray[Any]],
+) -> Clusters:
     """Where the centres are heading: as far ahead again as they came since the iteration before.
 
     Small clusters would overshoot and lose their points, so they stay where they are.
@@ -131,7 +143,14 @@ def extrapolated(clusters: Clusters, previous: NDArray[Any] | None, n_points: in
     reach = (sizes - EXTRAPOLATE_FROM) / (EXTRAPOLATE_FULLY - EXTRAPOLATE_FROM)
     if reach.max() <= 0:
         return clusters
-    centers = clusters.centers - previous
-    centers *= np.clip(reach, 0, 1).astype(centers.dtype)[:, np.newaxis]
-    centers += clusters.centers
-    return clusters._replace(centers=centers)  # the assignment reads nothing else but the sizes
+    reach = np.clip(reach, 0, 1).astype(previous.dtype)[:, np.newaxis]
+    ahead = spare.pop() if spare else np.empty_like(previous)
+
+    def move(first: int, last: int) -> None:
+        some = slice(first, last)
+        np.subtract(clusters.centers[some], previous[some], out=ahead[some])
+        ahead[some] *= reach[some]
+        ahead[some] += clusters.centers[some]
+
+    threads.for_each_block(move, len(ahead))
+    return clusters._replace(centers=ahead)  # the assignment reads nothing else but the sizes

@@ -30,15 +30,21 @@ class Clusters(NamedTuple):
         return float(self.errors.sum())
 
 
-def update(points: Points, labels: NDArray[np.int32], n_clusters: int, threads: Threads) -> Clusters:
+def update(
+    points: Points,
+    labels: NDArray[np.int32],
+    n_clusters: int,
+    threads: Threads,
+    spare: list[NDArray[Any]] | None = None,
+) -> Clusters:
     """The update step: the mean of every cluster.
 
     Clusters that lost all their points, or hold copies of a row that make up another cluster too, are refilled;
-    ``labels`` change accordingly.
+    ``labels`` change accordingly. The centres are put into ``spare`` memory, if there is any.
     """
     members, starts = _kernels.group_by_label(labels, n_clusters)
     clusters = Clusters(
-        centers=np.empty((n_clusters, points.rows.shape[1]), points.mean.dtype),
+        centers=spare.pop() if spare else np.empty((n_clusters, points.rows.shape[1]), points.mean.dtype),
         norms=np.zeros(n_clusters, points.mean.dtype),
         sizes=np.zeros(n_clusters),
         errors=np.zeros(n_clusters),
