@@ -71,10 +71,10 @@ def prepare(X: NDArray[Any], n_clusters: int, leaf_size: int, tree_dims: int | N
     labels = np.repeat(np.arange(n_clusters, dtype=np.int32), np.diff(tree.starts))
     n_leaves = -(-len(X) // leaf_size)
     for _ in range(WARM_ITERATIONS):
-        clusters = update(points, labels, n_clusters, rng, threads)
+        clusters = update(points, labels, n_clusters, threads)
         partition = grow_partition(points.coordinates, points.origin, n_leaves, rng, threads)
         labels, n_pairs = assign_by_closures(points, clusters, labels, [partition], True, threads)
-    clusters = update(points, labels, n_clusters, rng, threads)
+    clusters = update(points, labels, n_clusters, threads)
     return State(X, points, labels, clusters, partition, n_leaves, n_pairs)
 
 
@@ -133,7 +133,7 @@ def steps(state: State, n_clusters: int, tree_dims: int | None, threads: Threads
         ),
         Step(
             "update of the centres",
-            lambda: update(points, state.labels.copy(), n_clusters, rng, threads),
+            lambda: update(points, state.labels.copy(), n_clusters, threads),
             # sums and squares of all values; rows, labels and ids once, centres once
             flops=4 * n * d,
             bytes=n * (d * item + 8) + n_clusters * d * 4,
@@ -152,7 +152,7 @@ def steps(state: State, n_clusters: int, tree_dims: int | None, threads: Threads
         ),
         Step(
             "set-up: rows into another order",
-            lambda: reorder(points.rows, order, threads),
+            lambda: reorder(points.rows, order, points.rows.dtype, threads),
             bytes=n * (2 * d * item + 4),
             part="set-up",
         ),

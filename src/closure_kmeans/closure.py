@@ -55,8 +55,8 @@ def cluster_by_closures(
             return take_step(points, state, state.clusters, neighborhoods.partitions(), hartigan, threads, spare)
         ahead = extrapolated(state.clusters, state.previous, len(state.labels), threads, spare)
         outcome = take_step(points, state, ahead, neighborhoods.partitions(), hartigan, threads, spare)
-        spare.extend([ahead.centers] if ahead is not state.clusters else [])
-        spare.extend([state.previous] if state.previous is not None else [])
+        if state.previous is not None:
+            spare.append(state.previous)
         return outcome._replace(state=outcome.state._replace(previous=state.clusters.centers))
 
     return alternate(
@@ -88,13 +88,15 @@ def take_step(
     """One assignment to the centres ``ahead``, and one update; the distortion does not rise (theorem 1).
 
     Points that move together by Hartigan's rule, or towards centres that are not yet there, can in principle raise it:
-    such a step is redone by the paper's rule, which cannot, but for rounding: then nothing moves. The new centres are
-    put into ``spare`` memory, if there is any.
+    such a step is redone by the paper's rule, which cannot, but for rounding: then nothing moves. The memory of
+    ``ahead``, and other ``spare`` memory, is used again.
     """
     n_pairs, n_trees = 0, sum(not partition.open_to_all for partition in partitions)
     for clusters, rule in ((ahead, hartigan), (state.clusters, False)):
         labels, n_tested = assign_by_closures(points, clusters, state.labels, partitions, rule, threads)
         n_pairs += n_tested
+        if clusters is not state.clusters:
+            spare.append(clusters.centers)
         updated = update(points, labels, len(clusters.centers), threads, spare)
         if updated.inertia <= state.clusters.inertia:
             n_active = int(np.count_nonzero(labels != state.labels))
