@@ -79,8 +79,10 @@ def test_widen_every_finite_float16():
 def test_load_row(dtype):
     points = make_points(np.random.default_rng(0), dtype)
     out = np.zeros((3, 5), points.mean.dtype)
-    _kernels.load_row(points.rows, 7, points.mean, out, 1)
-    assert_close(out[1], reference.load_row(points.rows, 7, points.mean), dtype, 100)
+    norm = _kernels.load_row(points.rows, 7, points.mean, out, 1)
+    expected = reference.load_row(points.rows, 7, points.mean)
+    assert_close(out[1], expected, dtype, 100)
+    assert_close(norm, expected @ expected, dtype, 100)
     assert not out[[0, 2]].any()
 
 

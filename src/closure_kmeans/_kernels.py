@@ -75,11 +75,15 @@ def widen(value: Any) -> Any:
 
 
 @kernel
-def load_row(rows: Array, i: int, mean: Array, out: Array, place: int) -> None:
-    """Row ``i``, shifted by the mean, into row ``place`` of ``out`` and in its precision."""
+def load_row(rows: Array, i: int, mean: Array, out: Array, place: int) -> Any:
+    """Row ``i``, shifted by the mean, into row ``place`` of ``out`` and in its precision; its squared norm."""
     number = out.dtype.type
+    norm = number(0)
     for t in range(mean.shape[0]):
-        out[place, t] = number(widen(rows[i, t])) - mean[t]
+        value = number(widen(rows[i, t])) - mean[t]
+        out[place, t] = value
+        norm += value * value
+    return norm
 
 
 @kernel
@@ -357,6 +361,7 @@ def assign_leaves(
     leaf_norms = np.empty(n_centers, dtype)
     leaf_sizes = np.empty(n_centers, np.float64)
     leaf_rows = np.empty((n_rows, n_features), dtype)
+    shift = np.empty(n_features, dtype)
     origin = np.empty(n_features, dtype)
     product_memory = np.empty(n_rows * n_centers, dtype)
     norms = np.empty(n_rows, dtype)
@@ -373,9 +378,10 @@ def assign_leaves(
         else:
             n_candidates = list_candidates(labels, members[starts[leaf] : starts[leaf + 1]], slots, candidates)
         n_pairs += n_candidates * (starts[leaf + 1] - starts[leaf])
-        # All is taken relative to one of the centres: small clusters far from the mean need it.
+        # All is taken relative to one of the centres, or nearly so: small clusters far from the mean need it.
         for t in range(n_features):
-            origin[t] = clusters.centers[candidates[0], t]
+            shift[t] = points.mean[t] + clusters.centers[candidates[0], t]
+            origin[t] = shift[t] - points.mean[t]
         for j in range(n_candidates):
             leaf_sizes[j] = clusters.sizes[candidates[j]]
             norm = dtype.type(0)
@@ -389,13 +395,7 @@ def assign_leaves(
             for i in range(size):
                 fetch_ahead(points.rows, members, begin + i)
                 point = members[begin + i]
-                load_row(points.rows, point, points.mean, leaf_rows, i)
-                norm = dtype.type(0)
-                for t in range(n_features):
-                    value = leaf_rows[i, t] - origin[t]
-                    leaf_rows[i, t] = value
-                    norm += value * value
-                norms[i] = norm
+                norms[i] = load_row(points.rows, point, shift, leaf_rows, i)
                 if weighted:
                     weights[i] = points.weights[point]
             products = product_memory[: n_candidates * size].reshape(n_candidates, size)
