@@ -15,8 +15,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from benchmarks.job import LLOYD_ITERATIONS
 from benchmarks.results import Row, latest, markdown_table, read_rows
 from benchmarks.rivals.experiments import EXPERIMENTS, Claim
@@ -208,7 +206,8 @@ def remarks(rows: list[Row], groups: dict[str, list[Row]]) -> Iterator[str]:
             yield (
                 f"{METHODS[method].title}: distortion of its own labels {row['labels_distortion']:,.6g}{measured}; "
                 f"first fit in a fresh process, compiled code loaded or made, {row['warm_up_seconds']:.1f} s more; "
-                f"{extra_bytes(row):,.0f} bytes a row beyond the input and one copy of it, centres included."
+                f"{row['memory_beyond_input'] / row['shape'][0]:,.0f} bytes a row beyond the input, the reordered copy "
+                f"and all centres included."
             )
         if row["clusters_used"] < row["n_clusters"] and not row["score_error"]:
             n_idle = row["n_clusters"] - row["clusters_used"]
@@ -219,18 +218,12 @@ def remarks(rows: list[Row], groups: dict[str, list[Row]]) -> Iterator[str]:
                 yield f"{METHODS[row['method']].title}: {kind.replace('_', ' ')}, {row[kind]}."
 
 
-def extra_bytes(row: Row) -> float:
-    """Memory beyond the input and one copy of it, for each row."""
-    n_rows, n_features, _ = row["shape"]
-    return row["memory_beyond_input"] / n_rows - n_features * np.dtype(row["dtype"]).itemsize
-
-
 def verdict(claim: Claim, groups: dict[str, list[Row]]) -> str | None:
     """Whether a claim holds; None where the runs it speaks of are missing."""
     if OURS not in groups or claim.rival not in groups:
         return None
     lines = []
-    for method in (OURS, "ours-uint8"):
+    for method in (OURS, "ours-uint8", "ours-fractions"):
         if method not in groups:
             continue
         versus = compare(groups[method], groups[claim.rival])
@@ -246,7 +239,7 @@ def verdict(claim: Claim, groups: dict[str, list[Row]]) -> str | None:
 
 # -- the picture -----------------------------------------------------------------------------------------------------
 
-OUR_COLORS = {"ours": "#c2410c", "ours-uint8": "#ea9a6c", "ours-paper": "#8a5a44"}
+OUR_COLORS = {"ours": "#c2410c", "ours-uint8": "#ea9a6c", "ours-fractions": "#d97742", "ours-paper": "#8a5a44"}
 RIVAL_COLORS = {"faiss": "#1d4ed8", "superkmeans": "#0f766e", "sklearn": "#7e22ce"}
 REFINED = ("superkmeans", "superkmeans-refine-1", "superkmeans-refine-2", "superkmeans-refine-5")
 
