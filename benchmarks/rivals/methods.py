@@ -68,23 +68,65 @@ class Method(NamedTuple):
 # -- ours ------------------------------------------------------------------------------------------------------------
 
 
-def run_ours(task: Task, *, paper: bool = False) -> Outcome:
-    """Its history counts the rows where the labels put them, so the curve is never below the true one."""
+def closures(n_clusters: int, **settings: Any) -> Any:
     from closure_kmeans import ClosureKMeans
 
-    make = ClosureKMeans.paper if paper else ClosureKMeans
+    return ClosureKMeans(n_clusters, **settings)
+
+
+def paper_closures(n_clusters: int, **settings: Any) -> Any:
+    from closure_kmeans import ClosureKMeans
+
+    return ClosureKMeans.paper(n_clusters, **settings)
+
+
+def run_ours(task: Task, make: Callable[..., Any] = closures, *, curve: bool = True) -> Outcome:
+    """Its history counts the rows where the labels put them, so the curve is never below the true one."""
     model = make(task.n_clusters, random_state=task.seed, n_jobs=task.threads, **task.parameters)
     began = perf_counter()
     model.fit(task.X)
     seconds = perf_counter() - began
-    curve = [(step.seconds, step.inertia / len(task.X)) for step in model.history_]
+    steps = [(step.seconds, step.inertia / len(task.X)) for step in model.history_] if curve else []
     history = [step._asdict() for step in model.history_]
     notes = {"history": history, "stopped_by": model.stopped_by_}
-    return Outcome(seconds, model.cluster_centers_, curve, labels=model.labels_, notes=notes)
+    return Outcome(seconds, model.cluster_centers_, steps, labels=model.labels_, notes=notes)
 
 
 def not_uint8(shape: Shape) -> str | None:
     return None if shape.dtype == "uint8" else f"the data is {shape.dtype}"
+
+
+# -- the paper's baselines -------------------------------------------------------------------------------------------
+
+
+def lloyd(n_clusters: int, **settings: Any) -> Any:
+    from closure_kmeans.baselines import LloydKMeans
+
+    return LloydKMeans(n_clusters, **settings)
+
+
+def approximate(n_clusters: int, *, refined: bool = False, **settings: Any) -> Any:
+    from closure_kmeans.baselines import ApproximateKMeans
+
+    return ApproximateKMeans(n_clusters, refined=refined, **settings)
+
+
+def canopy(n_clusters: int, **settings: Any) -> Any:
+    from closure_kmeans.baselines import CanopyKMeans
+
+    return CanopyKMeans(n_clusters, **settings)
+
+
+def hierarchical(n_clusters: int, **settings: Any) -> Any:
+    from closure_kmeans.baselines import HierarchicalKMeans
+
+    return HierarchicalKMeans(*tree_shape(n_clusters), **settings)
+
+
+def tree_shape(n_clusters: int) -> tuple[int, int]:
+    """Branching and depth of 2 to 4 levels that make the fewest clusters that are not fewer than asked for."""
+    shapes = [(int(np.ceil(round(n_clusters ** (1 / depth), 9))), depth) for depth in (4, 3, 2)]
+    return min(shapes, key=lambda shape: shape[0] ** shape[1])
 
 
 # -- faiss -----------------------------------------------------------------------------------------------------------
@@ -272,7 +314,13 @@ def run_sklearn_minibatch_default(task: Task) -> Outcome:
 METHODS = {
     "ours": Method("closure-kmeans", run_ours),
     "ours-uint8": Method("closure-kmeans, uint8 rows", run_ours, not_uint8, own_dtype=True),
-    "ours-paper": Method("closure-kmeans, the paper's mode", partial(run_ours, paper=True)),
+    "ours-paper": Method("closure-kmeans, the paper's mode", partial(run_ours, make=paper_closures)),
+    "baseline-lloyd": Method("exact Lloyd, from the same start", partial(run_ours, make=lloyd)),
+    "baseline-akm": Method("AKM", partial(run_ours, make=approximate)),
+    "baseline-rakm": Method("RAKM", partial(run_ours, make=partial(approximate, refined=True))),
+    "baseline-canopy": Method("Canopy", partial(run_ours, make=canopy)),
+    # A point: until its last level it has fewer clusters than the others.
+    "baseline-hkm": Method("HKM", partial(run_ours, make=hierarchical, curve=False)),
     "faiss": Method("faiss.Kmeans, all rows (exact Lloyd)", run_faiss, iterates=True),
     "faiss-default": Method(
         "faiss.Kmeans, its default sample of 256 k rows", partial(run_faiss, sampling=True), faiss_takes_all
