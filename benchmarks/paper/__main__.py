@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import data, results
-from benchmarks.job import run_job
+from benchmarks.job import Job, run_job
 from benchmarks.paper.measure import MEASUREMENTS
 from benchmarks.paper.plan import NAMES, PROFILES, Experiment, measurement_identity, read_experiment
 from benchmarks.paper.report import describe, write_report
-from benchmarks.results import run_missing
+from benchmarks.results import Row, run_missing
 
 FOLDER = results.FOLDER / "paper"
 
@@ -32,24 +33,25 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return parsed
 
 
-def run_experiment(experiment: Experiment, path: Path, threads: int, source: str | None, *, fresh: bool) -> str:
-    """Run what is missing, and write the table and the picture beside the results; the table."""
-    for panel in experiment.panels:
-        data.prepare(panel.data, panel.n_rows, source)
-    jobs = experiment.jobs(threads, source)
-    run = MEASUREMENTS.get(experiment.kind, run_job)
-    rows = run_missing(path, jobs, measurement_identity, run, fresh=fresh, describe=describe)
-    return write_report(experiment, rows, path, source)
+def run_experiment(
+    experiment: Experiment, path: Path, jobs: list[Job], run_fit: Callable[[Job], Row] = run_job, *, fresh: bool = False
+) -> list[Row]:
+    """Run the jobs that have no row yet; the rows of all. Each fit has a process of its own."""
+    run = MEASUREMENTS.get(experiment.kind, run_fit)
+    return run_missing(path, jobs, measurement_identity, run, fresh=fresh, describe=describe)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parsed = parse_arguments(arguments)
     for name in parsed.experiments or NAMES:
         experiment = read_experiment(name, parsed.profile, parsed.data)
-        suffix = "-stand-in" if experiment.is_stand_in(parsed.data) else ""
-        path = parsed.output / parsed.profile / f"{name}{suffix}.jsonl"
+        path = parsed.output / parsed.profile / f"{experiment.file_name(parsed.data)}.jsonl"
         print(f"\n== {name}: {experiment.title}, section {experiment.section}", flush=True)
-        print(f"\n{run_experiment(experiment, path, parsed.threads, parsed.data, fresh=parsed.fresh)}")
+        for panel in experiment.panels:
+            data.prepare(panel.data, panel.n_rows, parsed.data)
+        jobs = experiment.jobs(parsed.threads, parsed.data)
+        rows = run_experiment(experiment, path, jobs, fresh=parsed.fresh)
+        print(f"\n{write_report(experiment, rows, path, parsed.data)}")
 
 
 if __name__ == "__main__":

@@ -79,8 +79,10 @@ class Experiment:
     settings: dict[str, Any]  # of all measurements
     x: list[str]  # what fits are drawn against: seconds, iterations
 
-    def is_stand_in(self, source: str | None) -> bool:
-        return any(data.is_stand_in(panel.data, source) for panel in self.panels)
+    def file_name(self, source: str | None) -> str:
+        """The name of the results, which says where real data was missing."""
+        missing = any(data.is_stand_in(panel.data, source) for panel in self.panels)
+        return f"{self.name}-stand-in" if missing else self.name
 
     def jobs(self, threads: int, source: str | None) -> list[Job]:
         """All runs, panel after panel."""
