@@ -67,7 +67,9 @@ def group_of(panel: Panel, rows: list[Row]) -> Group:
 def panel_title(panel: Panel, group: Group) -> str:
     threads = {row["threads"] for row in group.values()}
     shared = f", {threads.pop()} threads" if len(threads) == 1 else ""
-    return f"{next(iter(group.values()))['data_title']}, into {panel.n_clusters:,} clusters{shared}"
+    first = next(iter(group.values()))
+    scored = f", scored on {first['scored_rows']:,} seeded rows" if first.get("score_error") else ""
+    return f"{first['data_title']}, into {panel.n_clusters:,} clusters{shared}{scored}"
 
 
 # -- fits ------------------------------------------------------------------------------------------------------------
@@ -123,11 +125,12 @@ def draw_fits(experiment: Experiment, groups: list[tuple[Panel, Group]], source:
     views = [(panel, group, x) for panel, group in groups for x in experiment.x]
     figure, all_axes = make_axes(len(views), columns=3 if len(views) > 4 else 2)
     for axes, (panel, group, x) in zip(all_axes, views, strict=True):
-        curves = [(curve, points_of(group[curve.label], experiment.kind, x)) for curve in experiment.curves]
+        curves = [(curve, points_of(group[curve.label], experiment.kind, x)) for curve in experiment.curves_in(group)]
         for curve, points in curves:
-            style = "o" if len(points) == 1 else "o-"
             width = 2.6 if curve.method == "ours" else 1.6
-            axes.plot(*zip(*points, strict=True), style, color=curve.color, lw=width, ms=4, label=curve.label)
+            axes.plot(*zip(*points, strict=True), "o-", color=curve.color, lw=width, ms=4, label=curve.label)
+            if experiment.kind == "distortion" and x == "seconds":  # that of the centres, each row at its nearest
+                axes.plot(*group[curve.label]["curve"][-1], "D", color=curve.color, ms=6, mec="white")
         limit_values(axes, [points for _, points in curves], experiment.kind)
         if x == "seconds":
             plain_log_scale(axes.set_xscale, axes.xaxis)
@@ -143,7 +146,7 @@ def points_of(row: Row, kind: str, x: str) -> list[tuple[float, float]]:
     if kind == "nmi":
         return row["nmi_curve"]
     if x == "seconds":
-        return row["curve"]
+        return row["curve"][:-1] or row["curve"]
     return [(step["iteration"], step["inertia"] / row["n_rows"]) for step in row["history"]]
 
 
@@ -176,7 +179,7 @@ def ratio_table(group: Group) -> str:
 def draw_ratios(experiment: Experiment, groups: list[tuple[Panel, Group]], source: str | None) -> Figure:
     figure, all_axes = make_axes(len(groups), columns=2)
     for axes, (panel, group) in zip(all_axes, groups, strict=True):
-        for curve in experiment.curves:
+        for curve in experiment.curves_in(group):
             row = group[curve.label]
             axes.stairs(100 * np.array(row["shares"]), row["edges"], color=curve.color, lw=1.8, label=curve.label)
         axes.axvline(0.15, color=INK, lw=1, ls=":")
@@ -205,7 +208,7 @@ def coverage_table(group: Group) -> str:
 def draw_coverage(experiment: Experiment, groups: list[tuple[Panel, Group]], source: str | None) -> Figure:
     figure, all_axes = make_axes(len(groups), columns=2)
     for axes, (panel, group) in zip(all_axes, groups, strict=True):
-        for curve in experiment.curves:
+        for curve in experiment.curves_in(group):
             sizes, shares, *_ = zip(*group[curve.label]["curve"], strict=True)
             axes.plot(sizes, 100 * np.array(shares), "o-", color=curve.color, lw=1.8, ms=4, label=curve.label)
         axes.plot(50, 90, "*", color=INK, ms=13, label="the paper: 90 % at 50", zorder=4)
@@ -242,7 +245,7 @@ def draw_candidates(experiment: Experiment, groups: list[tuple[Panel, Group]], s
     for axes, (panel, group, (x, y)) in zip(
         all_axes, [(panel, group, view) for panel, group in groups for view in views], strict=True
     ):
-        for curve in experiment.curves:
+        for curve in experiment.curves_in(group):
             points = group[curve.label]["points"]
             values = [point[y] * (100 if y == "accuracy" else 1) for point in points]
             axes.plot([point[x] for point in points], values, "o-", color=curve.color, lw=1.8, ms=4, label=curve.label)
@@ -274,7 +277,7 @@ def clusters_table(group: Group) -> str:
 
 def draw_clusters(experiment: Experiment, groups: list[tuple[Panel, Group]], source: str | None) -> Figure:
     """A row of pictures for each cluster, the paper's mode above the default."""
-    views = [(panel, group[curve.label]) for panel, group in groups for curve in experiment.curves]
+    views = [(panel, group[curve.label]) for panel, group in groups for curve in experiment.curves_in(group)]
     figure = Figure(figsize=(10, 3.8 * len(views)), layout="constrained")
     for axes, (panel, row) in zip(np.atleast_1d(figure.subplots(len(views))), views, strict=True):
         pictures = data.load_pictures(panel.data, panel.n_rows, source).pictures

@@ -15,7 +15,7 @@ import io
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -163,23 +163,65 @@ def run_faiss(task: Task, *, sampling: bool = False, pruning: bool = False) -> O
     return Outcome(seconds, model.centroids, curve, repeated=repeated)
 
 
-def run_faiss_hnsw(task: Task) -> Outcome:
-    """``faiss.Clustering`` with an HNSW graph over the centres, built anew in every iteration, as assigner."""
+def run_faiss_index(task: Task, make_index: Callable[[int], Any], **notes: Any) -> Outcome:
+    """``faiss.Clustering`` with an index over the centres, filled anew in every iteration, as assigner."""
     import faiss
 
     faiss.omp_set_num_threads(task.threads)
     n, d = task.X.shape
-    index = faiss.IndexHNSWFlat(d, 32)
-    index.hnsw.efSearch = 64
     model = faiss.Clustering(d, task.n_clusters)
     model.niter, model.seed, model.max_points_per_centroid = task.iterations, task.seed, n
     began = perf_counter()
-    model.train(task.X, index)
+    model.train(task.X, make_index(d))
     seconds = perf_counter() - began
     stats = [model.iteration_stats.at(i) for i in range(model.iteration_stats.size())]
     centers = faiss.vector_to_array(model.centroids).reshape(task.n_clusters, d)
     curve = lloyd_curve([step.time for step in stats], [step.obj / n for step in stats])
-    return Outcome(seconds, centers, curve, notes={"efSearch": 64, "M": 32})
+    return Outcome(seconds, centers, curve, notes=notes)
+
+
+def hnsw_index(n_features: int) -> Any:
+    import faiss
+
+    index = faiss.IndexHNSWFlat(n_features, 32)
+    index.hnsw.efSearch = 64
+    return index
+
+
+def product_quantizer(n_features: int) -> Any:
+    """Four bits for every two dimensions, searched in registers; trained on the first centres."""
+    import faiss
+
+    return faiss.IndexPQFastScan(n_features, n_features // 2, 4)
+
+
+def run_subsample(task: Task, *, share: float) -> Outcome:
+    """Exact Lloyd of a part of the rows, drawn at random; the others are assigned when it is scored."""
+    rng = np.random.default_rng(task.seed)
+    began = perf_counter()
+    part = task.X[np.sort(rng.choice(len(task.X), max(task.n_clusters, int(share * len(task.X))), replace=False))]
+    drawing = perf_counter() - began
+    outcome = run_faiss(replace(task, X=part))
+    # Its curve is the distortion of the part, which is too low.
+    return Outcome(drawing + outcome.seconds, outcome.centers, repeated=outcome.repeated)
+
+
+def run_random_projection(task: Task, *, n_components: int) -> Outcome:
+    """Exact Lloyd in a random subspace; the centres are the means of its clusters in all dimensions."""
+    from scipy.sparse import csr_array
+    from sklearn.random_projection import GaussianRandomProjection
+
+    from closure_kmeans.metrics import exact_labels
+
+    began = perf_counter()
+    projected = GaussianRandomProjection(n_components, random_state=task.seed).fit_transform(task.X)
+    outcome = run_faiss(replace(task, X=np.ascontiguousarray(projected, np.float32)))
+    labels, _ = exact_labels(projected, outcome.centers, task.threads)
+    n = len(labels)
+    member = csr_array((np.ones(n, np.float32), labels, np.arange(n + 1)), (n, task.n_clusters))
+    sizes = np.bincount(labels, minlength=task.n_clusters)
+    centers = (member.T @ task.X)[sizes > 0] / sizes[sizes > 0, np.newaxis]
+    return Outcome(perf_counter() - began, centers, labels=None, repeated=outcome.repeated)
 
 
 def faiss_takes_all(shape: Shape) -> str | None:
@@ -188,6 +230,10 @@ def faiss_takes_all(shape: Shape) -> str | None:
 
 def too_few_dimensions(shape: Shape) -> str | None:
     return "it needs 32 dimensions" if shape.n_features < 32 else None
+
+
+def odd_dimensions(shape: Shape) -> str | None:
+    return "it takes dimensions in pairs" if shape.n_features % 2 else None
 
 
 # -- superkmeans -----------------------------------------------------------------------------------------------------
@@ -225,7 +271,7 @@ SUPERKMEANS_ALL: dict[str, Any] = {"sampling_fraction": 1.0, "max_points_per_clu
 # -- scikit-learn ----------------------------------------------------------------------------------------------------
 
 
-def run_sklearn_lloyd(task: Task) -> Outcome:
+def run_sklearn_lloyd(task: Task, algorithm: str = "lloyd") -> Outcome:
     """Its only hook is what it prints: each iteration's line is stamped as it comes.
 
     Printing makes it compute the distortion, n·d operations beside the n·k·d of an iteration.
@@ -236,7 +282,7 @@ def run_sklearn_lloyd(task: Task) -> Outcome:
         task.n_clusters,
         init="random",
         n_init=1,
-        algorithm="lloyd",
+        algorithm=algorithm,
         max_iter=task.iterations,
         tol=0,
         random_state=task.seed,
@@ -254,6 +300,13 @@ def run_sklearn_lloyd(task: Task) -> Outcome:
     return Outcome(seconds, model.cluster_centers_, curve, labels=model.labels_)
 
 
+def bounds_too_large(shape: Shape) -> str | None:
+    """It keeps a bound for every pair."""
+    size = 4 * shape.n_rows * shape.n_clusters
+    return f"its bounds would take {size / 1e9:,.0f} GB" if size > MOST_BOUNDS else None
+
+
+MOST_BOUNDS = 8e9
 INERTIA = re.compile(r"Iteration \d+, inertia ([0-9.e+]+?)\.?$")
 
 
@@ -328,7 +381,24 @@ METHODS = {
     "faiss-super": Method(
         "faiss.SuperKmeans, all rows", partial(run_faiss, pruning=True), too_few_dimensions, iterates=True
     ),
-    "faiss-hnsw": Method("faiss.Clustering with an HNSW assigner, all rows", run_faiss_hnsw, iterates=True),
+    "faiss-hnsw": Method(
+        "faiss.Clustering with an HNSW assigner, all rows",
+        partial(run_faiss_index, make_index=hnsw_index, efSearch=64, M=32),
+        iterates=True,
+    ),
+    "faiss-pq": Method(
+        "faiss.Clustering with a product quantizer as assigner, all rows",
+        partial(run_faiss_index, make_index=product_quantizer),
+        odd_dimensions,
+        iterates=True,
+    ),
+    "faiss-subsample": Method("faiss.Kmeans of a tenth of the rows", partial(run_subsample, share=0.1), iterates=True),
+    "faiss-projected": Method(
+        "faiss.Kmeans in 32 random dimensions, all rows",
+        partial(run_random_projection, n_components=32),
+        too_few_dimensions,
+        iterates=True,
+    ),
     "superkmeans": Method(
         "superkmeans, hierarchical, all rows", partial(run_superkmeans, **SUPERKMEANS_ALL, hierarchical=True)
     ),
@@ -340,6 +410,12 @@ METHODS = {
         "superkmeans, flat, all rows", partial(run_superkmeans, **SUPERKMEANS_ALL, hierarchical=False), iterates=True
     ),
     "sklearn-lloyd": Method("scikit-learn KMeans, random start", run_sklearn_lloyd, iterates=True),
+    "sklearn-elkan": Method(
+        "scikit-learn KMeans, Elkan's bounds, random start",
+        partial(run_sklearn_lloyd, algorithm="elkan"),
+        bounds_too_large,
+        iterates=True,
+    ),
     "sklearn-minibatch": Method("scikit-learn MiniBatchKMeans, large batches", run_sklearn_minibatch),
     "sklearn-minibatch-default": Method("scikit-learn MiniBatchKMeans, its defaults", run_sklearn_minibatch_default),
 }
