@@ -362,6 +362,20 @@ def run_sklearn_minibatch_default(task: Task) -> Outcome:
     return Outcome(seconds, model.cluster_centers_, labels=model.labels_, notes={"steps": model.n_steps_})
 
 
+# -- mlpack ----------------------------------------------------------------------------------------------------------
+
+
+def run_mlpack(task: Task) -> Outcome:
+    """Exact, by a k-d tree of the rows that rules out centres node by node; in float64, and on one thread."""
+    import mlpack
+
+    rows = task.X.astype(np.float64)
+    settings = {"algorithm": "pelleg-moore", "max_iterations": task.iterations, "seed": task.seed}
+    began = perf_counter()
+    found = mlpack.kmeans(input_=rows, clusters=task.n_clusters, **(settings | task.parameters))
+    return Outcome(perf_counter() - began, np.asarray(found["centroid"]))
+
+
 # -- all -------------------------------------------------------------------------------------------------------------
 
 METHODS = {
@@ -409,6 +423,7 @@ METHODS = {
     "superkmeans-flat": Method(
         "superkmeans, flat, all rows", partial(run_superkmeans, **SUPERKMEANS_ALL, hierarchical=False), iterates=True
     ),
+    "mlpack-kd": Method("mlpack, k-d tree of the rows (Pelleg and Moore)", run_mlpack, iterates=True),
     "sklearn-lloyd": Method("scikit-learn KMeans, random start", run_sklearn_lloyd, iterates=True),
     "sklearn-elkan": Method(
         "scikit-learn KMeans, Elkan's bounds, random start",
