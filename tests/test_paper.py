@@ -123,6 +123,14 @@ def test_a_tree_has_hardly_more_clusters_than_asked_for(n_clusters, shape):
     assert tree_shape(n_clusters) == shape
 
 
+@pytest.mark.parametrize("method", ["sklearn-elkan", "faiss-subsample", "faiss-projected", "faiss-pq", "faiss-hnsw"])
+def test_adapters_cluster(method):
+    """Roughly as well as exact Lloyd of as many iterations."""
+    exact, row = (perform(Job(name, "sift", 2000, 20, 2, iterations=4)) for name in ("faiss", method))
+    assert row["shape"] == [2000, 128, 20]
+    assert exact["distortion"] * 0.95 < row["distortion"] < exact["distortion"] * 1.15
+
+
 def test_unknown_experiments_are_named(capsys):
     with pytest.raises(SystemExit):
         main(["coverage", "covrage"])

@@ -130,7 +130,12 @@ def candidates(job: Measurement) -> Row:
     for value in job.settings["values"]:
         setting = {job.settings["sweep"]: value, "init": labels, "tol": 0.0}
         first = fit(job, X, **setting, max_iter=1)
-        moments = [step["seconds"] for step in fit(job, X, **setting, max_iter=4).notes["history"]]
+        history = fit(job, X, **setting, max_iter=4).notes["history"]
+        if (
+            len(history) < 2
+        ):  # AKM with few candidates: the distortion rose, which ends a fit; from farther off it falls
+            history = fit(job, X, **(setting | {"init": "tree"}), max_iter=4).notes["history"]
+        moments = [step["seconds"] for step in history]
         points.append(
             {
                 "value": value,

@@ -23,6 +23,7 @@ Lines = list[list[str]]
 Group = dict[str, Row]  # the rows of a panel, by the label of the curve
 
 INK = "#1f2937"
+LETTERS_PER_INCH = 12  # in a legend
 
 
 def describe(row: Row) -> str:
@@ -157,7 +158,7 @@ def limit_values(axes: Axes, curves: list[list[tuple[float, float]]], kind: str)
     low, high = min(ends), max(ends)
     spread = max(high - low, 1e-3 * abs(high))
     if kind == "distortion":
-        axes.set_ylim(min(values) - 0.1 * spread, high + 0.6 * spread)
+        axes.set_ylim(min(values) - 0.1 * spread, high + 2 * spread)
     else:
         axes.set_ylim(low - 1.2 * spread, max(values) + 0.1 * spread)
 
@@ -334,8 +335,15 @@ def set_title(axes: Axes, panel: Panel, group: Group) -> None:
 
 def add_legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    columns = min(len(labels), 2 if max(map(len, labels)) > 28 else 4)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9.5)
+    columns = int(LETTERS_PER_INCH * figure.get_figwidth() // (max(map(len, labels)) + 7))
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=max(1, min(columns, len(labels))),
+        frameon=False,
+        fontsize=9.5,
+    )
 
 
 REPORTS: dict[str, tuple[Callable[[Group], str], Callable[..., Any]]] = {
