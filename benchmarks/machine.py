@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("closure-kmeans", "numpy", "numba", "scikit-learn", "faiss-cpu", "superkmeans")
+PACKAGES = ("closure-kmeans", "numpy", "numba", "scikit-learn", "faiss-cpu", "superkmeans", "mlpack")
 STATUS = Path("/proc/self/status")
 
 

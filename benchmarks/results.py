@@ -25,12 +25,18 @@ def append_row(path: Path, row: Row) -> None:
 
 
 def run_missing(
-    path: Path, jobs: Iterable[Any], key: Callable[[Row], Sequence[Any]], run: Callable[[Any], Row], *, fresh: bool
+    path: Path,
+    jobs: Iterable[Any],
+    key: Callable[[Row], Sequence[Any]],
+    run: Callable[[Any], Row],
+    *,
+    fresh: bool,
+    describe: Callable[[Row], str] | None = None,
 ) -> list[Row]:
     """Run the jobs that have no row yet, in their order; the rows of all jobs. Failed runs are tried again.
 
     ``key`` of a row tells runs apart; a job's own fields are the first part of its row. ``fresh`` forgets the rows that
-    the jobs have.
+    the jobs have. ``describe`` says in a line what a row shows.
     """
     jobs = list(jobs)
     planned = [key(job.as_row()) for job in jobs]
@@ -46,7 +52,7 @@ def run_missing(
             continue
         row = run(job)
         append_row(path, row)
-        print(summary(row), flush=True)
+        print((describe or summary)(row), flush=True)
     return latest([row for row in read_rows(path) if key(row) in planned], key)
 
 

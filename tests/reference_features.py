@@ -76,5 +76,6 @@ def hog(square):
     for r in range(0, 8, 2):
         for c in range(0, 8, 2):
             block = cells[r : r + 2, c : c + 2].ravel()
-            vector.append(np.minimum(block / np.sqrt(block @ block + 100**2), 0.2))
+            clipped = np.minimum(block / np.sqrt(block @ block + 1e-10), 0.2)
+            vector.append(clipped / np.sqrt(clipped @ clipped + 1e-10))
     return np.concatenate(vector)

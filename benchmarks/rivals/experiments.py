@@ -162,8 +162,44 @@ SHAPES = (
     other_shape("n-over-k-10000", "sift", 1_000_000, 100),
 )
 
-EXPERIMENTS = {experiment.name: experiment for experiment in (*SIFT, *SHAPES)}
-GROUPS = {"sift": [e.name for e in SIFT], "shapes": [e.name for e in SHAPES], "all": list(EXPERIMENTS)}
+# What the paper reviews without comparing: which is the right choice for which n, k and d?
+CHOICE_METHODS = (
+    "ours",
+    "faiss",
+    "faiss-super",
+    "faiss-subsample",
+    "faiss-projected",
+    "faiss-pq",
+    "faiss-hnsw",
+    "superkmeans",
+    "sklearn-minibatch",
+    "sklearn-elkan",
+    "mlpack-kd",
+)
+CHOICES = (
+    Experiment("choice-k100", "sift", 100_000, 100, CHOICE_METHODS),
+    Experiment("choice-k1000", "sift", 100_000, 1_000, CHOICE_METHODS, iterations={"mlpack-kd": 2}),
+    Experiment(
+        "choice-k10000", "sift", 100_000, 10_000, CHOICE_METHODS, iterations={"sklearn-elkan": 5, "mlpack-kd": 1}
+    ),
+    Experiment("choice-d2", "plane", 300_000, 3_000, CHOICE_METHODS, iterations={"sklearn-elkan": 5}),
+    Experiment(
+        "choice-d768",
+        "synthetic-768",
+        50_000,
+        1_000,
+        CHOICE_METHODS,
+        iterations={"sklearn-elkan": 5, "mlpack-kd": 1},
+    ),
+)
+
+EXPERIMENTS = {experiment.name: experiment for experiment in (*SIFT, *SHAPES, *CHOICES)}
+GROUPS = {
+    "sift": [e.name for e in SIFT],
+    "shapes": [e.name for e in SHAPES],
+    "choices": [e.name for e in CHOICES],
+    "all": list(EXPERIMENTS),
+}
 
 
 def own_experiment(source: str | None, n_clusters: int) -> Experiment:

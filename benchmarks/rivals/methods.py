@@ -15,7 +15,7 @@ import io
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -68,33 +68,70 @@ class Method(NamedTuple):
 # -- ours ------------------------------------------------------------------------------------------------------------
 
 
-def run_ours(task: Task, *, paper: bool = False, unit: float = 1) -> Outcome:
+def closures(n_clusters: int, **settings: Any) -> Any:
+    from closure_kmeans import ClosureKMeans
+
+    return ClosureKMeans(n_clusters, **settings)
+
+
+def paper_closures(n_clusters: int, **settings: Any) -> Any:
+    from closure_kmeans import ClosureKMeans
+
+    return ClosureKMeans.paper(n_clusters, **settings)
+
+
+def run_ours(task: Task, make: Callable[..., Any] = closures, *, curve: bool = True, unit: float = 1) -> Outcome:
     """Its history counts the rows where the labels put them, so the curve is never below the true one.
 
     Rows in another unit are the same problem, but not the whole numbers that are held as bytes.
     """
-    from closure_kmeans import ClosureKMeans
-
-    make = ClosureKMeans.paper if paper else ClosureKMeans
     model = make(task.n_clusters, random_state=task.seed, n_jobs=task.threads, **task.parameters)
     X = task.X if unit == 1 else task.X / np.float32(unit)
     began = perf_counter()
     model.fit(X)
     seconds = perf_counter() - began
-    curve = [(step.seconds, step.inertia * unit**2 / len(X)) for step in model.history_]
+    steps = [(step.seconds, step.inertia * unit**2 / len(X)) for step in model.history_] if curve else []
     history = [step._asdict() for step in model.history_]
     notes = {"history": history, "stopped_by": model.stopped_by_}
-    return Outcome(
-        seconds,
-        model.cluster_centers_ * model.cluster_centers_.dtype.type(unit),
-        curve,
-        labels=model.labels_,
-        notes=notes,
-    )
+    centers = model.cluster_centers_ * model.cluster_centers_.dtype.type(unit)
+    return Outcome(seconds, centers, steps, labels=model.labels_, notes=notes)
 
 
 def not_uint8(shape: Shape) -> str | None:
     return None if shape.dtype == "uint8" else f"the data is {shape.dtype}"
+
+
+# -- the paper's baselines -------------------------------------------------------------------------------------------
+
+
+def lloyd(n_clusters: int, **settings: Any) -> Any:
+    from closure_kmeans.baselines import LloydKMeans
+
+    return LloydKMeans(n_clusters, **settings)
+
+
+def approximate(n_clusters: int, *, refined: bool = False, **settings: Any) -> Any:
+    from closure_kmeans.baselines import ApproximateKMeans
+
+    return ApproximateKMeans(n_clusters, refined=refined, **settings)
+
+
+def canopy(n_clusters: int, **settings: Any) -> Any:
+    from closure_kmeans.baselines import CanopyKMeans
+
+    return CanopyKMeans(n_clusters, **settings)
+
+
+def hierarchical(n_clusters: int, **settings: Any) -> Any:
+    from closure_kmeans.baselines import HierarchicalKMeans
+
+    return HierarchicalKMeans(*tree_shape(n_clusters), **settings)
+
+
+def tree_shape(n_clusters: int) -> tuple[int, int]:
+    """Branching and depth of 2 to 4 levels that make the fewest clusters that are not fewer than asked for."""
+    shapes = [(int(np.ceil(round(n_clusters ** (1 / depth), 9))), depth) for depth in (4, 3, 2)]
+    return min(shapes, key=lambda shape: shape[0] ** shape[1])
 
 
 # -- faiss -----------------------------------------------------------------------------------------------------------
@@ -131,23 +168,65 @@ def run_faiss(task: Task, *, sampling: bool = False, pruning: bool = False) -> O
     return Outcome(seconds, model.centroids, curve, repeated=repeated)
 
 
-def run_faiss_hnsw(task: Task) -> Outcome:
-    """``faiss.Clustering`` with an HNSW graph over the centres, built anew in every iteration, as assigner."""
+def run_faiss_index(task: Task, make_index: Callable[[int], Any], **notes: Any) -> Outcome:
+    """``faiss.Clustering`` with an index over the centres, filled anew in every iteration, as assigner."""
     import faiss
 
     faiss.omp_set_num_threads(task.threads)
     n, d = task.X.shape
-    index = faiss.IndexHNSWFlat(d, 32)
-    index.hnsw.efSearch = 64
     model = faiss.Clustering(d, task.n_clusters)
     model.niter, model.seed, model.max_points_per_centroid = task.iterations, task.seed, n
     began = perf_counter()
-    model.train(task.X, index)
+    model.train(task.X, make_index(d))
     seconds = perf_counter() - began
     stats = [model.iteration_stats.at(i) for i in range(model.iteration_stats.size())]
     centers = faiss.vector_to_array(model.centroids).reshape(task.n_clusters, d)
     curve = lloyd_curve([step.time for step in stats], [step.obj / n for step in stats])
-    return Outcome(seconds, centers, curve, notes={"efSearch": 64, "M": 32})
+    return Outcome(seconds, centers, curve, notes=notes)
+
+
+def hnsw_index(n_features: int) -> Any:
+    import faiss
+
+    index = faiss.IndexHNSWFlat(n_features, 32)
+    index.hnsw.efSearch = 64
+    return index
+
+
+def product_quantizer(n_features: int) -> Any:
+    """Four bits for every two dimensions, searched in registers; trained on the first centres."""
+    import faiss
+
+    return faiss.IndexPQFastScan(n_features, n_features // 2, 4)
+
+
+def run_subsample(task: Task, *, share: float) -> Outcome:
+    """Exact Lloyd of a part of the rows, drawn at random; the others are assigned when it is scored."""
+    rng = np.random.default_rng(task.seed)
+    began = perf_counter()
+    part = task.X[np.sort(rng.choice(len(task.X), max(task.n_clusters, int(share * len(task.X))), replace=False))]
+    drawing = perf_counter() - began
+    outcome = run_faiss(replace(task, X=part))
+    # Its curve is the distortion of the part, which is too low.
+    return Outcome(drawing + outcome.seconds, outcome.centers, repeated=outcome.repeated)
+
+
+def run_random_projection(task: Task, *, n_components: int) -> Outcome:
+    """Exact Lloyd in a random subspace; the centres are the means of its clusters in all dimensions."""
+    from scipy.sparse import csr_array
+    from sklearn.random_projection import GaussianRandomProjection
+
+    from closure_kmeans.metrics import exact_labels
+
+    began = perf_counter()
+    projected = GaussianRandomProjection(n_components, random_state=task.seed).fit_transform(task.X)
+    outcome = run_faiss(replace(task, X=np.ascontiguousarray(projected, np.float32)))
+    labels, _ = exact_labels(projected, outcome.centers, task.threads)
+    n = len(labels)
+    member = csr_array((np.ones(n, np.float32), labels, np.arange(n + 1)), (n, task.n_clusters))
+    sizes = np.bincount(labels, minlength=task.n_clusters)
+    centers = (member.T @ task.X)[sizes > 0] / sizes[sizes > 0, np.newaxis]
+    return Outcome(perf_counter() - began, centers, labels=None, repeated=outcome.repeated)
 
 
 def faiss_takes_all(shape: Shape) -> str | None:
@@ -156,6 +235,10 @@ def faiss_takes_all(shape: Shape) -> str | None:
 
 def too_few_dimensions(shape: Shape) -> str | None:
     return "it needs 32 dimensions" if shape.n_features < 32 else None
+
+
+def odd_dimensions(shape: Shape) -> str | None:
+    return "it takes dimensions in pairs" if shape.n_features % 2 else None
 
 
 # -- superkmeans -----------------------------------------------------------------------------------------------------
@@ -193,7 +276,7 @@ SUPERKMEANS_ALL: dict[str, Any] = {"sampling_fraction": 1.0, "max_points_per_clu
 # -- scikit-learn ----------------------------------------------------------------------------------------------------
 
 
-def run_sklearn_lloyd(task: Task) -> Outcome:
+def run_sklearn_lloyd(task: Task, algorithm: str = "lloyd") -> Outcome:
     """Its only hook is what it prints: each iteration's line is stamped as it comes.
 
     Printing makes it compute the distortion, n·d operations beside the n·k·d of an iteration.
@@ -204,7 +287,7 @@ def run_sklearn_lloyd(task: Task) -> Outcome:
         task.n_clusters,
         init="random",
         n_init=1,
-        algorithm="lloyd",
+        algorithm=algorithm,
         max_iter=task.iterations,
         tol=0,
         random_state=task.seed,
@@ -222,6 +305,13 @@ def run_sklearn_lloyd(task: Task) -> Outcome:
     return Outcome(seconds, model.cluster_centers_, curve, labels=model.labels_)
 
 
+def bounds_too_large(shape: Shape) -> str | None:
+    """It keeps a bound for every pair."""
+    size = 4 * shape.n_rows * shape.n_clusters
+    return f"its bounds would take {size / 1e9:,.0f} GB" if size > MOST_BOUNDS else None
+
+
+MOST_BOUNDS = 8e9
 INERTIA = re.compile(r"Iteration \d+, inertia ([0-9.e+]+?)\.?$")
 
 
@@ -277,6 +367,20 @@ def run_sklearn_minibatch_default(task: Task) -> Outcome:
     return Outcome(seconds, model.cluster_centers_, labels=model.labels_, notes={"steps": model.n_steps_})
 
 
+# -- mlpack ----------------------------------------------------------------------------------------------------------
+
+
+def run_mlpack(task: Task) -> Outcome:
+    """Exact, by a k-d tree of the rows that rules out centres node by node; in float64, and on one thread."""
+    import mlpack
+
+    rows = task.X.astype(np.float64)
+    settings = {"algorithm": "pelleg-moore", "max_iterations": task.iterations, "seed": task.seed}
+    began = perf_counter()
+    found = mlpack.kmeans(input_=rows, clusters=task.n_clusters, **(settings | task.parameters))
+    return Outcome(perf_counter() - began, np.asarray(found["centroid"]))
+
+
 # -- all -------------------------------------------------------------------------------------------------------------
 
 METHODS = {
@@ -285,7 +389,13 @@ METHODS = {
     "ours-fractions": Method(
         "closure-kmeans, float32 that are not whole numbers", partial(run_ours, unit=3), not_uint8
     ),
-    "ours-paper": Method("closure-kmeans, the paper's mode", partial(run_ours, paper=True)),
+    "ours-paper": Method("closure-kmeans, the paper's mode", partial(run_ours, make=paper_closures)),
+    "baseline-lloyd": Method("exact Lloyd, from the same start", partial(run_ours, make=lloyd)),
+    "baseline-akm": Method("AKM", partial(run_ours, make=approximate)),
+    "baseline-rakm": Method("RAKM", partial(run_ours, make=partial(approximate, refined=True))),
+    "baseline-canopy": Method("Canopy", partial(run_ours, make=canopy)),
+    # A point: until its last level it has fewer clusters than the others.
+    "baseline-hkm": Method("HKM", partial(run_ours, make=hierarchical, curve=False)),
     "faiss": Method("faiss.Kmeans, all rows (exact Lloyd)", run_faiss, iterates=True),
     "faiss-default": Method(
         "faiss.Kmeans, its default sample of 256 k rows", partial(run_faiss, sampling=True), faiss_takes_all
@@ -293,7 +403,24 @@ METHODS = {
     "faiss-super": Method(
         "faiss.SuperKmeans, all rows", partial(run_faiss, pruning=True), too_few_dimensions, iterates=True
     ),
-    "faiss-hnsw": Method("faiss.Clustering with an HNSW assigner, all rows", run_faiss_hnsw, iterates=True),
+    "faiss-hnsw": Method(
+        "faiss.Clustering with an HNSW assigner, all rows",
+        partial(run_faiss_index, make_index=hnsw_index, efSearch=64, M=32),
+        iterates=True,
+    ),
+    "faiss-pq": Method(
+        "faiss.Clustering with a product quantizer as assigner, all rows",
+        partial(run_faiss_index, make_index=product_quantizer),
+        odd_dimensions,
+        iterates=True,
+    ),
+    "faiss-subsample": Method("faiss.Kmeans of a tenth of the rows", partial(run_subsample, share=0.1), iterates=True),
+    "faiss-projected": Method(
+        "faiss.Kmeans in 32 random dimensions, all rows",
+        partial(run_random_projection, n_components=32),
+        too_few_dimensions,
+        iterates=True,
+    ),
     "superkmeans": Method(
         "superkmeans, hierarchical, all rows", partial(run_superkmeans, **SUPERKMEANS_ALL, hierarchical=True)
     ),
@@ -304,7 +431,14 @@ METHODS = {
     "superkmeans-flat": Method(
         "superkmeans, flat, all rows", partial(run_superkmeans, **SUPERKMEANS_ALL, hierarchical=False), iterates=True
     ),
+    "mlpack-kd": Method("mlpack, k-d tree of the rows (Pelleg and Moore)", run_mlpack, iterates=True),
     "sklearn-lloyd": Method("scikit-learn KMeans, random start", run_sklearn_lloyd, iterates=True),
+    "sklearn-elkan": Method(
+        "scikit-learn KMeans, Elkan's bounds, random start",
+        partial(run_sklearn_lloyd, algorithm="elkan"),
+        bounds_too_large,
+        iterates=True,
+    ),
     "sklearn-minibatch": Method("scikit-learn MiniBatchKMeans, large batches", run_sklearn_minibatch),
     "sklearn-minibatch-default": Method("scikit-learn MiniBatchKMeans, its defaults", run_sklearn_minibatch_default),
 }

@@ -240,7 +240,13 @@ def verdict(claim: Claim, groups: dict[str, list[Row]]) -> str | None:
 # -- the picture -----------------------------------------------------------------------------------------------------
 
 OUR_COLORS = {"ours": "#c2410c", "ours-uint8": "#ea9a6c", "ours-fractions": "#d97742", "ours-paper": "#8a5a44"}
-RIVAL_COLORS = {"faiss": "#1d4ed8", "superkmeans": "#0f766e", "sklearn": "#7e22ce"}
+RIVAL_COLORS = {
+    "faiss": "#1d4ed8",
+    "superkmeans": "#0f766e",
+    "sklearn": "#7e22ce",
+    "baseline": "#64748b",
+    "mlpack": "#a16207",
+}
 REFINED = ("superkmeans", "superkmeans-refine-1", "superkmeans-refine-2", "superkmeans-refine-5")
 
 

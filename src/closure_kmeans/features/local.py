@@ -18,8 +18,8 @@ from closure_kmeans import _validation
 from closure_kmeans.features.extract import Images, Options, Skipped, extract
 from closure_kmeans.features.images import MAX_PIXELS, Picture, at_most, check_limits, resize
 
-# Five times as many regions as with the defaults. OpenCV 5.0.0 takes ``min_diversity`` for the least variation, so that
-# it leaves out the most stable regions; other versions find some four times as many.
+# More regions than with the defaults. How many depends on OpenCV's version: 5.0.0 takes ``min_diversity`` for the least
+# variation, so that it leaves out the most stable regions; others find more.
 MSER_SETTINGS: dict[str, Any] = {"delta": 2, "min_area": 30, "max_variation": 0.5, "min_diversity": 0.2}
 # Pixels a side without which OpenCV's MSER refuses to work.
 MSER_MIN_SIDE = 3

@@ -35,9 +35,8 @@ CONTRAST_CYCLES, CONTRAST_FLOOR = 4, 0.2
 # HOG: 8 x 8 cells of 8 x 8 pixels, 9 orientations without sign, blocks of 2 x 2 cells that do not overlap.
 HOG_SIZE, HOG_CELLS, HOG_ORIENTATIONS, HOG_BLOCK = 64, 8, 9, 2
 HOG_DIMENSIONS = HOG_CELLS**2 * HOG_ORIENTATIONS
-# No value of a block may be larger, relative to the block's length. The floor is added to the length, squared, so that
-# faint noise stays faint; clipped values are not scaled again. Both find more of the same kind on product photos.
-HOG_CLIP, HOG_FLOOR = 0.2, 100.0
+# L2-Hys: no value of a block may be larger, relative to the block's length; the epsilon keeps empty blocks empty.
+HOG_CLIP, HOG_EPSILON = 0.2, 1e-5
 
 
 class ImageVectors(NamedTuple):
@@ -105,7 +104,7 @@ def hog(
 
     The middle square of each picture is scaled to 64 x 64 pixels. A pixel votes with the length of its gradient, split
     between the 2 nearest of 9 orientations (without sign) and the 4 nearest of the 8 x 8 cells. Each block of 2 x 2
-    cells is scaled to length 1, a faint one to less, and its values are clipped at 0.2.
+    cells is scaled to length 1, its values are clipped at 0.2, and it is scaled to length 1 again.
 
     Parameters
     ----------
@@ -246,10 +245,14 @@ def cell_weights() -> NDArray[np.float32]:
 
 
 def normalize_blocks(cells: NDArray[Any]) -> NDArray[np.float32]:
-    """Scale and clip the blocks of 2 x 2 cells: (n, 8, 8, 9) to (n, 16, 36)."""
+    """Scale, clip and scale again the blocks of 2 x 2 cells (L2-Hys): (n, 8, 8, 9) to (n, 16, 36)."""
     n, across = len(cells), HOG_CELLS // HOG_BLOCK
     blocks = cells.reshape(n, across, HOG_BLOCK, across, HOG_BLOCK, HOG_ORIENTATIONS).swapaxes(2, 3)
     blocks = blocks.reshape(n, across**2, HOG_BLOCK**2 * HOG_ORIENTATIONS)
-    lengths = np.sqrt(np.sum(blocks**2, axis=2, keepdims=True) + HOG_FLOOR**2)
-    normalized: NDArray[np.float32] = np.minimum(blocks / lengths, HOG_CLIP)
-    return normalized
+    return unit_length(np.minimum(unit_length(blocks), HOG_CLIP))
+
+
+def unit_length(blocks: NDArray[Any]) -> NDArray[np.float32]:
+    """Blocks scaled to length 1; those without any value stay as they are."""
+    scaled: NDArray[np.float32] = blocks / np.sqrt(np.sum(blocks**2, axis=2, keepdims=True) + HOG_EPSILON**2)
+    return scaled

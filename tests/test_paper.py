@@ -1,0 +1,150 @@
+"""The experiments of benchmarks/paper: each runs from end to end, at a tiny size, on stand-ins for the real data."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("benchmarks", reason="the benchmarks are not part of the source distribution")
+
+from benchmarks import data, images
+from benchmarks.job import Job, perform
+from benchmarks.paper.__main__ import main, run_experiment
+from benchmarks.paper.measure import MEASUREMENTS
+from benchmarks.paper.plan import NAMES, PROFILES, read_experiment
+from benchmarks.paper.report import write_report
+from benchmarks.rivals.methods import tree_shape
+from closure_kmeans import ClosureKMeans
+from closure_kmeans.metrics import normalized_mutual_information
+
+PARAMETERS = Path(__file__).parent.parent / "benchmarks" / "paper" / "parameters"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory):
+    """Stand-ins are made here, not in the cache of the benchmarks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "CACHE", tmp_path_factory.mktemp("cache"))
+        yield
+
+
+def run_tiny(name, folder):
+    """The rows of an experiment, run in this process, and the file that holds them."""
+    experiment = read_experiment(name, "tiny", None)
+    path = folder / f"{experiment.file_name(None)}.jsonl"
+    return experiment, run_experiment(experiment, path, experiment.jobs(2, None), perform), path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_runs(name, tmp_path):
+    experiment, rows, path = run_tiny(name, tmp_path)
+    assert len(rows) == len(experiment.panels) * len(experiment.curves)
+    assert not any("failed" in row for row in rows)
+    table = write_report(experiment, rows, path, None)
+    assert path.with_suffix(".md").read_text() == table
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    for curve in experiment.curves:
+        assert f"| {curve.label} |" in table
+    assert path.stem == f"{name}-stand-in"
+    assert "stand-in: drawn, not real" in table or "from the 20,000 rows that the package carries" in table
+
+
+def test_finished_runs_are_not_redone(tmp_path, monkeypatch):
+    experiment, rows, path = run_tiny("coverage", tmp_path)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))  # interrupted before the last
+    again = []
+    measure = MEASUREMENTS["coverage"]
+    monkeypatch.setitem(MEASUREMENTS, "coverage", lambda job: again.append(job.label) or measure(job))
+    resumed = run_experiment(experiment, path, experiment.jobs(2, None))
+    assert again == [experiment.curves[-1].label]
+    assert [row["curve"] for row in resumed] == [row["curve"] for row in rows]
+
+
+def test_every_file_of_parameters_is_an_experiment():
+    assert {path.stem for path in PARAMETERS.glob("*.toml")} == set(NAMES)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_curve_shows_the_default_and_the_mode_of_the_paper(name, profile):
+    experiment = read_experiment(name, profile, None)
+    assert {"ours", "ours-paper"} <= {curve.method for curve in experiment.curves}
+    assert len({curve.label for curve in experiment.curves}) == len(experiment.curves)
+    assert all(panel.n_clusters < panel.n_rows for panel in experiment.panels)
+
+
+def test_distance_ratios(tmp_path):
+    _, rows, _ = run_tiny("distance-ratio", tmp_path)
+    exact = rows[0]
+    assert exact["method"] == "baseline-lloyd"
+    assert sum(exact["shares"]) == pytest.approx(1)
+    before_zero = np.array(exact["edges"][:-1]) < -1e-9
+    assert np.array(exact["shares"])[before_zero].sum() == 0  # an exact step takes no point to a farther centre
+
+
+def test_larger_neighborhoods_cover_more(tmp_path):
+    _, rows, _ = run_tiny("coverage", tmp_path)
+    for row in rows:
+        sizes, shares, *_ = zip(*row["curve"], strict=True)
+        assert sorted(sizes) == list(sizes)
+        assert shares[-1] > shares[0]
+
+
+def test_all_candidates_are_exact(tmp_path):
+    _, rows, _ = run_tiny("candidates", tmp_path)
+    for row in rows:
+        if row["method"] == "baseline-akm":
+            assert [point["candidates"] for point in row["points"]] == [10, 20, 20, 20, 20]
+            assert [point["accuracy"] for point in row["points"]][1:] == [1, 1, 1, 1]
+            assert row["points"][0]["accuracy"] < 1
+
+
+def test_nmi_on_the_way_is_that_of_the_fit():
+    job = Job("ours-paper", "hog", 600, 20, 2, nmi=True)
+    row = perform(job)
+    X = data.load("hog", 600, None)
+    classes = images.shopping(600, None).labels
+    expected = [
+        normalized_mutual_information(
+            classes, ClosureKMeans.paper(20, max_iter=max_iter, random_state=job.seed).fit(X).labels_
+        )
+        for max_iter in (1, 2, 4, 100)
+    ]
+    found = [value for _, value in row["nmi_curve"]]
+    assert [*found[:3], found[-1]] == expected
+    assert [seconds for seconds, _ in row["nmi_curve"]] == sorted(seconds for seconds, _ in row["nmi_curve"])
+
+
+@pytest.mark.parametrize(
+    ("n_clusters", "shape"), [(20, (5, 2)), (500, (8, 3)), (2000, (45, 2)), (10_000, (10, 4)), (1000, (10, 3))]
+)
+def test_a_tree_has_hardly_more_clusters_than_asked_for(n_clusters, shape):
+    assert tree_shape(n_clusters) == shape
+
+
+@pytest.mark.parametrize("method", ["sklearn-elkan", "faiss-subsample", "faiss-projected", "faiss-pq", "faiss-hnsw"])
+def test_adapters_cluster(method):
+    """Roughly as well as exact Lloyd of as many iterations."""
+    exact, row = (perform(Job(name, "sift", 2000, 20, 2, iterations=4)) for name in ("faiss", method))
+    assert row["shape"] == [2000, 128, 20]
+    assert exact["distortion"] * 0.95 < row["distortion"] < exact["distortion"] * 1.15
+
+
+def test_unknown_experiments_are_named(capsys):
+    with pytest.raises(SystemExit):
+        main(["coverage", "covrage"])
+    assert "got covrage" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path, monkeypatch):
+    """In processes of their own, as a user runs them."""
+    monkeypatch.delenv("CLOSURE_KMEANS_DATA", raising=False)
+    arguments = ["threads", "--profile", "tiny", "--output", str(tmp_path)]
+    main(arguments)
+    path = tmp_path / "tiny" / "threads-stand-in.jsonl"
+    first = path.read_bytes()
+    assert len(first.splitlines()) == 4
+    main(arguments)
+    assert path.read_bytes() == first
