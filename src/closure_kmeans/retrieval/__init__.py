@@ -11,7 +11,16 @@ from closure_kmeans.retrieval.evaluation import (
 from closure_kmeans.retrieval.index import ImageIndex, Query, Result
 from closure_kmeans.retrieval.inverted import InvertedFile, Ranking, append, invert, rank, remove
 from closure_kmeans.retrieval.verification import Alignment, Places, Verification, align, count_inliers, place, rerank
-from closure_kmeans.retrieval.vocabulary import METHODS, Vocabulary, Words, learn_vocabulary, root_bytes, tree_shape
+from closure_kmeans.retrieval.vocabulary import (
+    METHODS,
+    Vocabulary,
+    Words,
+    learn_vocabulary,
+    load_vocabulary,
+    root_bytes,
+    save_vocabulary,
+    tree_shape,
+)
 
 __all__ = [
     "METHODS",
@@ -36,6 +45,7 @@ __all__ = [
     "invert",
     "learn_vocabulary",
     "load_collection",
+    "load_vocabulary",
     "oxford_score",
     "place",
     "rank",
@@ -44,6 +54,7 @@ __all__ = [
     "rerank",
     "root_bytes",
     "save_collection",
+    "save_vocabulary",
     "tree_shape",
     "ukbench_score",
 ]

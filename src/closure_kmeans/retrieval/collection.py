@@ -90,7 +90,7 @@ def take(collection: Collection, n_images: int) -> Collection:
 def save_collection(path: str | os.PathLike[str], collection: Collection, key: str = "") -> None:
     """Write a collection into one ``.safetensors`` file; ``key`` tells what it was made of."""
     arrays = {name: getattr(collection, name) for name in ("keypoints", "descriptors", "offsets")}
-    facts = {"folder": collection.folder, "skipped": collection.skipped, "key": key}
+    facts: dict[str, Any] = {"folder": collection.folder, "skipped": collection.skipped, "key": key}
     facts |= {"extraction": collection.extraction._asdict()}
     write_tensors(Path(path), "collection", arrays | {"names": pack_names(collection.names)}, facts)
 
@@ -108,7 +108,9 @@ def load_collection(path: str | os.PathLike[str], key: str | None = None) -> Col
         return Collection(
             names,
             facts["folder"],
-            *(arrays[name] for name in ("keypoints", "descriptors", "offsets")),
+            arrays["keypoints"],
+            arrays["descriptors"],
+            arrays["offsets"],
             facts["skipped"],
             Extraction(**facts["extraction"]),
         )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from closure_kmeans._files import FileFormatError
 
@@ -51,7 +51,7 @@ def average_precision(ranking: Iterable[Name], positives: Collection[Name], junk
     return area
 
 
-def ukbench_score(rankings: Sequence[NDArray[Any]]) -> float:
+def ukbench_score(rankings: Sequence[ArrayLike]) -> float:
     """The mean number of images of a query's own group among the first 4, from 0 to 4.
 
     Ranking i is that of image i, which shows object ``i // 4``; it is one of the images itself.
@@ -62,7 +62,7 @@ def ukbench_score(rankings: Sequence[NDArray[Any]]) -> float:
     if len(rankings) == 0 or len(rankings) % UKBENCH_GROUP:
         raise ValueError(f"rankings must be those of whole groups of {UKBENCH_GROUP}, got {len(rankings)}")
     hits = [
-        int(np.sum(np.asarray(ranking[:UKBENCH_GROUP]) // UKBENCH_GROUP == image // UKBENCH_GROUP))
+        int(np.sum(np.asarray(ranking)[:UKBENCH_GROUP] // UKBENCH_GROUP == image // UKBENCH_GROUP))
         for image, ranking in enumerate(rankings)
     ]
     return float(np.mean(hits))
@@ -74,7 +74,7 @@ def oxford_score(queries: Sequence[OxfordQuery], rank: Callable[[OxfordQuery], I
 
 
 def read_oxford(folder: str | os.PathLike[str]) -> list[OxfordQuery]:
-    """Read the ground truth of Oxford or Paris Buildings: files ``NAME_query.txt``, ``_good``, ``_ok`` and ``_junk``."""
+    """Read the ground truth of Oxford or Paris Buildings: ``NAME_query.txt``, ``_good``, ``_ok`` and ``_junk``."""
     paths = sorted(Path(folder).glob("*_query.txt"))
     if not paths:
         raise FileNotFoundError(f"'{folder}' must hold ground truth, but has no file *_query.txt")

@@ -34,10 +34,7 @@ from closure_kmeans.retrieval.verification import (
     place,
     rerank,
 )
-from closure_kmeans.retrieval.vocabulary import Vocabulary, Words
-from closure_kmeans.storage import pack_model, unpack_model
-
-MODEL = "model."  # before the names of the model's arrays
+from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, pack_vocabulary, unpack_vocabulary
 
 
 class Query(NamedTuple):
@@ -105,10 +102,13 @@ class ImageIndex:
 
     # -- images in and out ---------------------------------------------------------------------------------------------
 
-    def add(self, collection: Collection) -> None:
-        """Add the images of a collection; none may have a name that is there already."""
+    def add(self, collection: Collection, words: Words | None = None) -> None:
+        """Add the images of a collection; none may have a name that is there already.
+
+        ``words`` are those of its regions, if they have been assigned before.
+        """
         self._check_names(collection.names)
-        words = self.vocabulary.assign(collection.descriptors)
+        words = words or self.vocabulary.assign(collection.descriptors)
         placed = place(words.words[:, 0], collection.keypoints, collection.offsets)
         file = inverted.append(self._inverted, words.words, collection.offsets)  # of levels, all words count
         # Only now that all went well.
@@ -171,7 +171,7 @@ class ImageIndex:
         """A query of features that are there already."""
         points, rows = np.asarray(keypoints, np.float32), np.asarray(descriptors)
         if box is not None:
-            inside = _inside(points, box)
+            inside = inside_box(points, box)
             points, rows = points[inside], rows[inside]
         if len(rows) == 0:
             raise ValueError(f"the query must have features, but has none{'' if box is None else ' inside the box'}")
@@ -184,7 +184,7 @@ class ImageIndex:
         if self._places is None:
             raise ValueError("the index must hold images, but is empty")
         own = self._places.of(image)
-        inside = slice(None) if box is None else _inside(own.keypoints, box)
+        inside = slice(None) if box is None else inside_box(own.keypoints, box)
         placed = place(own.words[inside], own.keypoints[inside])
         if len(placed.words) == 0:
             raise ValueError(f"the query must have features, but '{self.names[image]}' has none in the place asked for")
@@ -223,18 +223,17 @@ class ImageIndex:
         words, weights = query.words
         ranking = inverted.rank(self._inverted, words, weights=weights, norm=norm, n_results=most)
         if n_rerank == 0:
-            return self._results(ranking, None, 0)
+            return self._results(ranking, [None] * len(ranking.images))
         settings = verification or Verification(dof=4 if self._places.keypoints.shape[1] == CIRCLES else 5)
         n_verified = min(n_rerank, len(ranking.images))
         found = count_inliers(query.places, self._places, ranking.images[:n_verified], settings, n_jobs)
         ranking, inliers = rerank(ranking, found)
-        return self._results(ranking, inliers, n_verified)[:n_results]
+        return self._results(ranking, inliers.tolist())[:n_results]
 
-    def _results(self, ranking: Ranking, inliers: NDArray[np.int64] | None, n_verified: int) -> list[Result]:
-        counts = [None] * len(ranking.images) if inliers is None else inliers.tolist()
+    def _results(self, ranking: Ranking, inliers: Sequence[int | None]) -> list[Result]:
         return [
             Result(image, self.names[image], score, count)
-            for image, score, count in zip(ranking.images.tolist(), ranking.scores.tolist(), counts, strict=True)
+            for image, score, count in zip(ranking.images.tolist(), ranking.scores.tolist(), inliers, strict=True)
         ]
 
     def places_of(self, image: int) -> Places:
@@ -245,23 +244,16 @@ class ImageIndex:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index into one file, beside an old one and then in its place."""
-        if self.vocabulary.levels > 1 or hasattr(self.vocabulary.model, "levels_"):
-            raise TypeError("an index can be saved if its words are the clusters of a flat model, got a hierarchical one")
-        arrays, facts = pack_model(self.vocabulary.model)
-        stored = {MODEL + name: array for name, array in arrays.items()} | self._inverted._asdict()
+        arrays, facts = pack_vocabulary(self.vocabulary)
+        stored = arrays | self._inverted._asdict()
         stored |= {"names": pack_names(self.names), "folder_of": self._folder_of}
-        places = self._places or Places(np.empty(0, np.int32), np.empty((0, CIRCLES), np.float32), np.zeros(1, np.int64))
+        places = self._places or place([], np.empty((0, CIRCLES)), [0])
         stored |= {"region_words": places.words, "keypoints": places.keypoints, "offsets": places.offsets}
         write_tensors(
             Path(path),
             "image index",
             stored,
-            {
-                "model": facts,
-                "root": self.vocabulary.root,
-                "folders": self.folders,
-                "extraction": self.extraction._asdict(),
-            },
+            facts | {"folders": self.folders, "extraction": self.extraction._asdict()},
         )
 
     @classmethod
@@ -277,8 +269,7 @@ class ImageIndex:
         path.stat()
         with reading(path, "an index of images"):
             arrays, facts = read_tensors(path, "image index")
-            model = {name.removeprefix(MODEL): arrays.pop(name) for name in list(arrays) if name.startswith(MODEL)}
-            vocabulary = Vocabulary(unpack_model(path, model, facts["model"]), root=facts["root"])
+            vocabulary = unpack_vocabulary(path, arrays, facts)
             index = cls(vocabulary, Extraction(**facts["extraction"]))
             names = unpack_names(path, arrays["names"])
             _check_arrays(path, arrays, len(names), vocabulary.n_words, len(facts["folders"]))
@@ -289,7 +280,8 @@ class ImageIndex:
         return index
 
 
-def _inside(keypoints: NDArray[np.float32], box: Box) -> NDArray[np.bool_]:
+def inside_box(keypoints: NDArray[np.float32], box: Box) -> NDArray[np.bool_]:
+    """Which keypoints lie in a box x1, y1, x2, y2."""
     left, top, right, bottom = box
     if not (left < right and top < bottom):
         raise ValueError(f"box must be x1, y1, x2, y2 with x1 < x2 and y1 < y2, got {box}")

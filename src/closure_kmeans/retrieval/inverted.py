@@ -32,7 +32,7 @@ class InvertedFile(NamedTuple):
     @property
     def n_images(self) -> int:
         """Number of images, N."""
-        return self.norms.shape[1]
+        return int(self.norms.shape[1])
 
     @property
     def n_words(self) -> int:
@@ -47,9 +47,7 @@ class Ranking(NamedTuple):
     scores: NDArray[np.float64]  # (r,) 1 for the same image, near 0 for one that shares little
 
 
-def invert(
-    words: ArrayLike, offsets: ArrayLike, n_words: int, *, weights: ArrayLike | None = None
-) -> InvertedFile:
+def invert(words: ArrayLike, offsets: ArrayLike, n_words: int, *, weights: ArrayLike | None = None) -> InvertedFile:
     """Turn the words of images around.
 
     Parameters

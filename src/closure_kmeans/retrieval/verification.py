@@ -1,4 +1,4 @@
-"""Spatial verification (Philbin et al. 2007): do the words of two pictures lie in the same places?
+"""Spatial verification (Philbin et al. 2007): whether the words of two pictures lie in the same places.
 
 Regions of the same word are matched. One match is one hypothesis of how the one picture becomes the other, because a
 region has a place, a size and an angle or a shape; the hypothesis that carries most matches into each other wins.
@@ -85,7 +85,8 @@ def align(query: Places, other: Places, settings: Verification = Verification())
     transform = np.full((2, 3), np.nan)
     if len(pairs) == 0:
         return Alignment(transform, pairs)
-    tolerances = tuple(settings.tolerance * _kernels.reach(one.keypoints) for one in (query, other))
+    own, others = (settings.tolerance * _kernels.reach(one.keypoints) for one in (query, other))
+    tolerances = own, others
     if settings.verifier == "opencv":
         return _align_by_opencv(query.keypoints, other.keypoints, pairs, tolerances)
     pairs = _kernels.verify_pairs(query.keypoints, other.keypoints, pairs, settings.dof, tolerances, transform)
@@ -93,7 +94,7 @@ def align(query: Places, other: Places, settings: Verification = Verification())
 
 
 def _align_by_opencv(
-    keypoints: NDArray[Any], others: NDArray[Any], pairs: NDArray[np.int32], tolerances: tuple[float, ...]
+    keypoints: NDArray[Any], others: NDArray[Any], pairs: NDArray[np.int32], tolerances: tuple[float, float]
 ) -> Alignment:
     """A similarity by OpenCV's RANSAC; the error counts in the other picture alone."""
     cv2 = library("cv2", "images", "the verifier 'opencv'")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from closure_kmeans import ClosureKMeans
 from closure_kmeans import _validation as check
+from closure_kmeans._files import reading
+from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
 from closure_kmeans.base import BaseKMeans
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
+from closure_kmeans.storage import pack_model, unpack_model
 
+# Before the names of the model's arrays in a file.
+MODEL = "model."
 # RootSIFT as bytes: values up to 0.5 are told apart, and there is hardly one above.
 ROOT_SCALE = 512
 # Rows that are rooted, or compared with all words, at a time.
@@ -107,9 +114,9 @@ class Vocabulary:
         return Words((self.model.paths(rows)[:, -self.levels :] + behind)[:, ::-1].astype(np.int32), None)
 
     def assign_softly(self, descriptors: ArrayLike, n_nearest: int = 3, sigma: float | None = None) -> Words:
-        """The nearest words of each descriptor, weighted by ``exp(−d² / 2σ²)`` (Philbin et al. 2008).
+        """The nearest words of each descriptor, weighted by ``exp(−d² / 2 s²)`` (Philbin et al. 2008).
 
-        All words are compared, so this is for queries rather than for collections. By default σ is the root of the mean
+        All words are compared, so this is for queries rather than for collections. By default s is the root of the mean
         squared distance to the nearest word.
         """
         check.integer("n_nearest", n_nearest, 1)
@@ -195,3 +202,36 @@ def root_bytes(descriptors: ArrayLike) -> NDArray[np.uint8]:
         block = slice(first, first + ROWS_AT_A_TIME)
         rooted[block] = np.minimum(np.rint(root_sift(rows[block]) * ROOT_SCALE), 255)
     return rooted
+
+
+def save_vocabulary(path: str | os.PathLike[str], vocabulary: Vocabulary, key: str = "") -> None:
+    """Write a vocabulary of a flat model into one ``.safetensors`` file; ``key`` tells what it was learned from."""
+    arrays, facts = pack_vocabulary(vocabulary)
+    write_tensors(Path(path), "vocabulary", arrays, facts | {"key": key})
+
+
+def load_vocabulary(path: str | os.PathLike[str], key: str | None = None) -> Vocabulary | None:
+    """Read a vocabulary that was saved; None if it was learned from something else than ``key``."""
+    path = Path(path)
+    path.stat()
+    with reading(path, "a vocabulary"):
+        arrays, facts = read_tensors(path, "vocabulary")
+        if key is not None and facts["key"] != key:
+            return None
+        return unpack_vocabulary(path, arrays, facts)
+
+
+def pack_vocabulary(vocabulary: Vocabulary) -> tuple[Arrays, dict[str, Any]]:
+    """The arrays and the facts that a vocabulary is made of."""
+    model = vocabulary.model
+    if isinstance(model, HierarchicalKMeans):
+        raise TypeError("words can be saved if they are the clusters of a flat model, got those of a hierarchical one")
+    model.predict(model.cluster_centers_[:1])  # how many cells it looks into is known from then on, and stored
+    arrays, facts = pack_model(model)
+    return {MODEL + name: array for name, array in arrays.items()}, {"model": facts, "root": vocabulary.root}
+
+
+def unpack_vocabulary(path: Path, arrays: Arrays, facts: dict[str, Any]) -> Vocabulary:
+    """The vocabulary that arrays and facts of a file make."""
+    own = {name.removeprefix(MODEL): array for name, array in arrays.items() if name.startswith(MODEL)}
+    return Vocabulary(unpack_model(path, own, facts["model"]), root=facts["root"])
