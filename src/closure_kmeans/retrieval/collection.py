@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,8 +137,8 @@ def unpack_names(path: Path, packed: NDArray[Any]) -> list[str]:
 
 def is_inside(name: str) -> bool:
     """Whether a name stays below the folder that it is relative to."""
-    pure = PurePosixPath(name)
-    return bool(name) and not pure.is_absolute() and ".." not in pure.parts and ":" not in pure.parts[0]
+    parts = name.replace("\\", "/").split("/")
+    return "" not in parts and ".." not in parts and not (os.name == "nt" and ":" in name)
 
 
 def check_rows(path: Path, arrays: Arrays, row_names: tuple[str, ...], n_images: int) -> None:
