@@ -751,3 +751,41 @@ def test_two_hundred_photos_of_ukbench():
     (row, reranked) = compare(collection, Plan([20_000], ["closure"], rerank=True))
     assert row.score > 3.7
     assert reranked.score >= row.score - 0.02
+
+
+@pytest.fixture
+def celled(collection, monkeypatch):
+    """A vocabulary with so many words, as far as it knows, that they are in cells."""
+    for module in ("base", "quantizer", "storage", "retrieval.vocabulary"):
+        monkeypatch.setattr(f"closure_kmeans.{module}.MANY_CENTERS", 100)
+    return learn_vocabulary(collection.descriptors, 300, random_state=0)
+
+
+def test_the_cells_of_many_words_are_kept(celled, collection, tmp_path, monkeypatch):
+    save_vocabulary(tmp_path / "words.safetensors", celled)
+    monkeypatch.setattr("closure_kmeans.base.group_centers", None)  # not built again
+    loaded = load_vocabulary(tmp_path / "words.safetensors")
+    np.testing.assert_array_equal(
+        loaded.assign(collection.descriptors).words, celled.assign(collection.descriptors).words
+    )
+    save_vocabulary(tmp_path / "again.safetensors", loaded)
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "words.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("ids", lambda a: a // 2),
+        ("ids", lambda a: a[:-1]),
+        ("starts", lambda a: a[::-1].copy()),
+        ("starts", lambda a: a * 2),
+        ("middles", lambda a: a * np.nan),
+        ("middles", lambda a: a[:1]),
+    ],
+)
+def test_cells_that_do_not_add_up(celled, tmp_path, name, change):
+    path = tmp_path / "photos.index"
+    ImageIndex(celled).save(path)
+    rewritten(path, put(f"cells.{name}", change))
+    with pytest.raises(FileFormatError, match="must group all 300 words into cells"):
+        ImageIndex.load(path)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Where the classes are that can be saved and loaded.
 HOMES = ("closure_kmeans", "closure_kmeans.baselines")
+# Those of them that are more than centres and plain values: trees.
+NOT_STORED = ("HierarchicalKMeans",)
 # What only the training data has.
 TRAINING = ("labels_", "history_")
 # How a fit runs, not what it finds: the same model is the same file on any machine.
@@ -136,7 +138,7 @@ def _new_model(path: Path, name: str, parameters: dict[str, Any]) -> BaseKMeans:
 def _find_class(name: str) -> type[BaseKMeans] | None:
     """The estimator of a name."""
     for module in map(import_module, HOMES):
-        found = getattr(module, name) if name in module.__all__ else None
+        found = getattr(module, name) if name in module.__all__ and name not in NOT_STORED else None
         if isinstance(found, type) and hasattr(found, "save"):
             return found
     return None

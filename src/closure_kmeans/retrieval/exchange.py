@@ -27,7 +27,7 @@ COLMAP_MEMBERS = 5
 # Centres above which COLMAP finds a word by cells, and cells that it looks into.
 COLMAP_MANY, COLMAP_PROBES = 1000, 16
 # Types of VISE's descriptors.
-VISE_TYPES = {0: np.dtype("<u1"), 4: np.dtype("<f4")}
+VISE_TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<u1"), 4: np.dtype("<f4")}
 VISE_FLOATS = 4
 
 

@@ -13,14 +13,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from closure_kmeans import ClosureKMeans
 from closure_kmeans import _validation as check
-from closure_kmeans._files import reading
+from closure_kmeans._files import FileFormatError, reading
 from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
 from closure_kmeans.base import BaseKMeans
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
+from closure_kmeans.quantizer import MANY_CENTERS, Quantizer, make_cells
 from closure_kmeans.storage import pack_model, unpack_model
 
 # Before the names of the model's arrays in a file.
 MODEL = "model."
+# The same for the cells by which words are found, and what is stored of them.
+CELLS, CELL_ARRAYS = "cells.", ("ids", "starts", "middles")
 # RootSIFT as bytes: values up to 0.5 are told apart, and there is hardly one above.
 ROOT_SCALE = 512
 # Rows that are rooted, or compared with all words, at a time.
@@ -228,10 +231,40 @@ def pack_vocabulary(vocabulary: Vocabulary) -> tuple[Arrays, dict[str, Any]]:
         raise TypeError("words can be saved if they are the clusters of a flat model, got those of a hierarchical one")
     model.predict(model.cluster_centers_[:1])  # how many cells it looks into is known from then on, and stored
     arrays, facts = pack_model(model)
-    return {MODEL + name: array for name, array in arrays.items()}, {"model": facts, "root": vocabulary.root}
+    arrays = {MODEL + name: array for name, array in arrays.items()}
+    quantizer = model._quantizers.get(np.float32)
+    if quantizer is not None:
+        arrays |= {CELLS + name: getattr(quantizer.cells, name) for name in CELL_ARRAYS}
+    return arrays, {"model": facts, "root": vocabulary.root}
 
 
 def unpack_vocabulary(path: Path, arrays: Arrays, facts: dict[str, Any]) -> Vocabulary:
     """The vocabulary that arrays and facts of a file make."""
     own = {name.removeprefix(MODEL): array for name, array in arrays.items() if name.startswith(MODEL)}
-    return Vocabulary(unpack_model(path, own, facts["model"]), root=facts["root"])
+    model = unpack_model(path, own, facts["model"])
+    if len(model.cluster_centers_) > MANY_CENTERS:
+        model._quantizers[np.float32] = _unpack_cells(path, model, *(arrays[CELLS + name] for name in CELL_ARRAYS))
+    return Vocabulary(model, root=facts["root"])
+
+
+def _unpack_cells(
+    path: Path, model: BaseKMeans, ids: NDArray[Any], starts: NDArray[Any], middles: NDArray[Any]
+) -> Quantizer:
+    """The cells by which ``predict`` finds a word: to build them takes longer than most queries."""
+    centers = model.cluster_centers_.astype(np.float32)
+    mean = centers.mean(axis=0)
+    n_cells = len(middles)
+    fits = ids.shape == (len(centers),) and starts.shape == (n_cells + 1,) and middles.shape == (n_cells, len(mean))
+    fits = fits and [str(array.dtype) for array in (ids, starts, middles)] == ["int32", "int64", "float32"]
+    if not (
+        fits
+        and np.array_equal(np.sort(ids), np.arange(len(centers)))
+        and starts[0] == 0
+        and starts[-1] == len(centers)
+        and (np.diff(starts) >= 0).all()
+        and np.isfinite(middles).all()
+        and model._n_probes is not None
+        and model._n_probes <= n_cells
+    ):
+        raise FileFormatError(f"'{path}' must group all {len(centers)} words into cells, but does not")
+    return Quantizer(make_cells(centers - mean, mean, ids, starts, middles), model._n_probes)
