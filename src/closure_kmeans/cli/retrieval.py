@@ -74,7 +74,21 @@ def _features_options(command: Any) -> Any:
     )(command)
 
 
-@click.group()
+class InOrder(click.Group):
+    """Commands in the order in which a user meets them."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Their names."""
+        return list(self.commands)
+
+
+@click.group(
+    cls=InOrder,
+    epilog=example(
+        "closure-kmeans retrieval index PHOTOS/ --words 100000 -o photos.index",
+        "closure-kmeans retrieval query photos.index some.jpg --rerank",
+    ),
+)
 def retrieval() -> None:
     """Find images by an image.
 

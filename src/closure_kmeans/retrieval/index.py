@@ -31,8 +31,10 @@ from closure_kmeans.retrieval.verification import (
     Places,
     Verification,
     count_inliers,
+    join_places,
     place,
     rerank,
+    select_places,
 )
 from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, pack_vocabulary, unpack_vocabulary
 
@@ -113,7 +115,7 @@ class ImageIndex:
         file = inverted.append(self._inverted, words.words, collection.offsets)  # of levels, all words count
         # Only now that all went well.
         self._inverted = file
-        self._places = placed if self._places is None else _join(self._places, placed)
+        self._places = placed if self._places is None else join_places(self._places, placed)
         folder = collection.folder or ""
         if folder not in self.folders:
             self.folders.append(folder)
@@ -127,7 +129,7 @@ class ImageIndex:
         kept = np.delete(np.arange(len(self)), gone)
         self._inverted = inverted.remove(self._inverted, gone)
         if self._places is not None:
-            self._places = _select(self._places, kept)
+            self._places = select_places(self._places, kept)
         self._folder_of = self._folder_of[kept]
         self.names = [self.names[image] for image in kept]
 
@@ -288,26 +290,6 @@ def inside_box(keypoints: NDArray[np.float32], box: Box) -> NDArray[np.bool_]:
     x, y = keypoints[:, 0], keypoints[:, 1]
     inside: NDArray[np.bool_] = (x >= left) & (x <= right) & (y >= top) & (y <= bottom)
     return inside
-
-
-def _join(places: Places, added: Places) -> Places:
-    if places.keypoints.shape[1] != added.keypoints.shape[1]:
-        raise ValueError(
-            f"keypoints must have {places.keypoints.shape[1]} columns like those in the index, "
-            f"got {added.keypoints.shape[1]}"
-        )
-    return Places(
-        np.concatenate([places.words, added.words]),
-        np.concatenate([places.keypoints, added.keypoints]),
-        np.concatenate([places.offsets, added.offsets[1:] + places.offsets[-1]]),
-    )
-
-
-def _select(places: Places, images: NDArray[np.int64]) -> Places:
-    sizes = np.diff(places.offsets)
-    rows = np.repeat(np.isin(np.arange(len(sizes)), images), sizes)
-    offsets = np.append(0, np.cumsum(sizes[images]))
-    return Places(places.words[rows], places.keypoints[rows], offsets)
 
 
 def _check_arrays(path: Path, arrays: Arrays, n_images: int, n_words: int, n_folders: int) -> None:

@@ -67,6 +67,28 @@ def place(words: ArrayLike, keypoints: ArrayLike, offsets: ArrayLike | None = No
     return Places(named[order], where[order], ends)
 
 
+def join_places(places: Places, added: Places) -> Places:
+    """The places of images, and of others behind them."""
+    if places.keypoints.shape[1] != added.keypoints.shape[1]:
+        raise ValueError(
+            f"keypoints must have {places.keypoints.shape[1]} columns like those in the index, "
+            f"got {added.keypoints.shape[1]}"
+        )
+    return Places(
+        np.concatenate([places.words, added.words]),
+        np.concatenate([places.keypoints, added.keypoints]),
+        np.concatenate([places.offsets, added.offsets[1:] + places.offsets[-1]]),
+    )
+
+
+def select_places(places: Places, images: NDArray[np.int64]) -> Places:
+    """The places of some images, whose numbers ascend."""
+    sizes = np.diff(places.offsets)
+    rows = np.repeat(np.isin(np.arange(len(sizes)), images), sizes)
+    offsets = np.append(0, np.cumsum(sizes[images]))
+    return Places(places.words[rows], places.keypoints[rows], offsets)
+
+
 def check_verification(settings: Verification, n_columns: int) -> None:
     """Settings that suit the keypoints."""
     check.choice("verifier", settings.verifier, VERIFIERS)
