@@ -232,6 +232,7 @@ def test_several_words_of_a_region_and_weights():
         (lambda: place([0, 1], np.ones((2, 3))), "keypoints must have 4"),
         (lambda: align(*2 * [place([0], np.ones((1, 4)))], Verification(5)), "dof must be 3 or 4 for keypoints of 4"),
         (lambda: align(*2 * [place([0], np.ones((1, 5)))]), "dof must be 5 for keypoints of 5 columns, got 4"),
+        (lambda: align(place([0], np.ones((1, 5))), place([0], np.ones((1, 4))), Verification(5)), "as many columns"),
         (lambda: learn_vocabulary(np.ones((9, 128)), 2, method="magic"), "method must be one of"),
     ],
 )
@@ -287,6 +288,14 @@ def test_soft_assignment(collection, vocabulary):
     squares = np.take_along_axis(distances, words, axis=1).astype(np.float64) ** 2
     expected = np.exp(-squares / (2 * squares[:, 0].mean()))
     np.testing.assert_allclose(weights, expected / expected.sum(axis=1, keepdims=True), rtol=1e-3)
+
+
+def test_an_interrupt_leaves_no_vocabulary(collection):
+    def interrupt(record):
+        raise KeyboardInterrupt
+
+    with pytest.warns(RuntimeWarning, match="interrupted"), pytest.raises(KeyboardInterrupt):
+        learn_vocabulary(collection.descriptors, 100, random_state=0, callback=interrupt)
 
 
 def test_saved_stages_are_taken_up(collection, vocabulary, tmp_path):
@@ -692,7 +701,9 @@ def test_evaluate(run, photos, tmp_path):
         (("query", "{made}", "{photos}/image000.png", "--box", "9,9"), 2, "four numbers"),
         (("query", "{made}", "{folder}/broken.png"), 1, "must be an image in one of"),
         (("query", "{folder}/broken.png", "{photos}/image000.png"), 1, "cannot be read as an index"),
-        (("query", "{made}", "{photos}/image000.png", "--rerank", "--dof", "5"), 1, "dof must be 3 or 4"),
+        (("query", "{made}", "{photos}/image000.png", "--rerank", "--dof", "5"), 2, "3<=x<=4"),
+        (("evaluate", "ukbench", "{photos}", "--subsets", "6"), 1, "whole groups of 4, got 6"),
+        (("evaluate", "ukbench", "{photos}", "--subsets", "28"), 1, "subsets must have 1 to 24 images, got 28"),
         (("index", "{folder}", "-o", "{folder}/new.index", "--words", "10"), 1, "broken.png' must be an image"),
         (("index", "{folder}/empty", "-o", "{folder}/new.index"), 1, "must hold images, but has none"),
         (("index", "{photos}", "-o", "{folder}/new.index", "--words", "1000000"), 1, "n_clusters must be at most"),

@@ -168,7 +168,9 @@ def index(
 @click.option("--nearest", type=click.IntRange(1), default=1, show_default=True, help="Words of a region that count.")
 @click.option("--rerank", is_flag=True, help="Verify the best 200 by where their words are.")
 @click.option("--verify", type=click.IntRange(1), default=200, show_default=True, help="How many --rerank verifies.")
-@click.option("--dof", type=click.IntRange(3, 5), show_default="4", help="Degrees of freedom of a hypothesis.")
+@click.option(
+    "--dof", type=click.IntRange(3, 4), default=4, show_default=True, help="3: without rotation; 4: with rotation."
+)
 @click.option(
     "--verifier", type=click.Choice(["matches", "opencv"]), default="matches", show_default=True, help="Who verifies."
 )
@@ -185,7 +187,7 @@ def query(
     nearest: int,
     rerank: bool,
     verify: int,
-    dof: int | None,
+    dof: int,
     verifier: str,
     montage: str | None,
     matches: str | None,
@@ -198,7 +200,7 @@ def query(
     library("cv2", "images", "a query")
     opened = ImageIndex.load(index_file)
     asked = opened.read_query(image, box=box, n_nearest=nearest)
-    verification = Verification(dof=dof or 4, verifier=verifier)
+    verification = Verification(dof=dof, verifier=verifier)
     found = opened.search(
         asked,
         norm=norm,

@@ -11,7 +11,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from closure_kmeans.retrieval.collection import Collection, take
-from closure_kmeans.retrieval.evaluation import Box, OxfordQuery, oxford_score, ukbench_score
+from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
 from closure_kmeans.retrieval.index import ImageIndex, Query, inside_box
 from closure_kmeans.retrieval.verification import place
 from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, learn_vocabulary
@@ -110,6 +110,7 @@ def compare(
 
     The codebook of a subset is that of the whole collection.
     """
+    _check_subsets(plan, len(collection.names), whole_groups=queries is None)
     codebooks = [(n, method, seed) for seed in plan.seeds for n in plan.words for method in plan.methods]
     for n_words, method, seed in tqdm(codebooks, unit="codebook", disable=not verbose):
         began = perf_counter()
@@ -122,6 +123,16 @@ def compare(
             words = vocabulary.assign(collection.descriptors)
             for row in score_words(collection, vocabulary, words, plan, queries, n_jobs):
                 yield Row(method=method, words=n_words, seed=seed, seconds=seconds, **row)
+
+
+def _check_subsets(plan: Plan, n_images: int, *, whole_groups: bool) -> None:
+    """Before hours of work."""
+    for size in plan.images:
+        n = n_images if size is None else size
+        if not 0 < n <= n_images:
+            raise ValueError(f"subsets must have 1 to {n_images} images, got {n}")
+        if whole_groups and n % UKBENCH_GROUP:
+            raise ValueError(f"the images must be whole groups of {UKBENCH_GROUP}, got {n} images")
 
 
 def score_words(

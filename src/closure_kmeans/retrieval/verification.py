@@ -89,8 +89,14 @@ def select_places(places: Places, images: NDArray[np.int64]) -> Places:
     return Places(places.words[rows], places.keypoints[rows], offsets)
 
 
-def check_verification(settings: Verification, n_columns: int) -> None:
-    """Settings that suit the keypoints."""
+def check_verification(settings: Verification, query: Places, others: Places) -> None:
+    """Settings that suit the keypoints, which are of one kind."""
+    n_columns = query.keypoints.shape[1]
+    if others.keypoints.shape[1] != n_columns:
+        raise ValueError(
+            f"keypoints must have as many columns in the query as in the index, "
+            f"got {n_columns} and {others.keypoints.shape[1]}"
+        )
     check.choice("verifier", settings.verifier, VERIFIERS)
     check.number("tolerance", settings.tolerance, 0)
     allowed = (3, 4) if n_columns == CIRCLES else (5,)
@@ -102,7 +108,7 @@ def check_verification(settings: Verification, n_columns: int) -> None:
 
 def align(query: Places, other: Places, settings: Verification = Verification()) -> Alignment:  # noqa: B008
     """Find how one picture becomes another, each the places of a single image."""
-    check_verification(settings, query.keypoints.shape[1])
+    check_verification(settings, query, other)
     pairs = _kernels.match_words(query.words, other.words)
     transform = np.full((2, 3), np.nan)
     if len(pairs) == 0:
@@ -138,7 +144,7 @@ def count_inliers(
     n_jobs: int | None = None,
 ) -> NDArray[np.int64]:
     """How many regions of a query find their place in each of some images."""
-    check_verification(settings, query.keypoints.shape[1])
+    check_verification(settings, query, places)
     n_inliers = np.zeros(len(images), np.int64)
     if settings.verifier == "opencv":
         n_inliers[:] = [len(align(query, places.of(image), settings).pairs) for image in images]

@@ -188,7 +188,10 @@ def learn_vocabulary(
             rng = check.generator(random_state)
             rows = rows[np.sort(rng.choice(len(rows), sample, replace=False))]
     model = METHODS[method](n_words, random_state=random_state, **settings)
-    return Vocabulary(model.fit(root_bytes(rows) if root else rows), root=root, levels=levels)
+    model.fit(root_bytes(rows) if root else rows)
+    if model.stopped_by_ == "interrupted":
+        raise KeyboardInterrupt  # words that have not converged are no vocabulary
+    return Vocabulary(model, root=root, levels=levels)
 
 
 def root_bytes(descriptors: ArrayLike) -> NDArray[np.uint8]:
