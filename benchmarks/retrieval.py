@@ -53,7 +53,7 @@ def key(row: Row) -> list[Any]:
 
 
 def photos(source: str) -> Collection:
-    """The features of the photos, taken once; how long that took is in the name of nothing and is printed."""
+    """The features of the photos, taken once."""
     path = CACHE / "retrieval.safetensors"
     folder = Path(source) / PHOTOS
     if path.exists():
@@ -128,7 +128,7 @@ def seconds_table(rows: list[Row]) -> str:
     for method, title in METHODS.items():
         cells = [select(rows, method=method, words=n) for n in sizes]
         times = [f"{mean(row['seconds'] for row in cell):.0f} s" if cell else "" for cell in cells]
-        lines.append([title, *times])
+        lines += [[title, *times]] if any(times) else []
     return markdown_table(["to learn the codebook", *(f"{n:,} words" for n in sizes)], lines)
 
 
@@ -137,6 +137,7 @@ def subset_table(rows: list[Row], n_words: int) -> str:
     lines = [
         [title, *(spread(select(rows, method=method, words=n_words, images=n)) for n in sizes)]
         for method, title in METHODS.items()
+        if select(rows, method=method, words=n_words)
     ]
     return markdown_table([f"{n_words:,} words", *(f"{n:,} photos" for n in sizes)], lines)
 
@@ -166,6 +167,8 @@ def draw(rows: list[Row], n_words: int) -> None:
             values = sorted({row[name] for row in rows})
             cells = {value: select(rows, method=method, **(fixed | {name: value})) for value in values}
             cells = {value: cell for value, cell in cells.items() if cell}
+            if not cells:
+                continue
             middles = [mean(row["score"] for row in cell) for cell in cells.values()]
             line = axes.plot(list(cells), middles, marker="o", label=title)[0]
             for value, cell in cells.items():
