@@ -171,9 +171,18 @@ def group_centers(centers: NDArray[Any], mean: NDArray[Any], threads: Threads) -
     if stopped_by == "interrupted":
         raise KeyboardInterrupt
     members, starts = _kernels.group_by_label(state.labels, n_cells)
-    ids = tree.members[members]
+    return make_cells(centers, mean, tree.members[members], starts, state.clusters.centers + points.mean)
+
+
+def make_cells(
+    centers: NDArray[Any],
+    mean: NDArray[Any],
+    ids: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    middles: NDArray[Any],
+) -> Cells:
+    """Cells, from which centres are in them and where their middles are."""
     grouped = centers[ids]
-    middles = state.clusters.centers + points.mean
     return Cells(
         mean=mean,
         centers=grouped,

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
 
 # Where the classes are that can be saved and loaded.
-HOMES = ("closure_kmeans",)
+HOMES = ("closure_kmeans", "closure_kmeans.baselines")
+# Those of them that are more than centres and plain values: trees.
+NOT_STORED = ("HierarchicalKMeans",)
 # What only the training data has.
 TRAINING = ("labels_", "history_")
 # How a fit runs, not what it finds: the same model is the same file on any machine.
@@ -33,6 +35,11 @@ BLOCK_ROWS = 1 << 16
 
 def save_model(model: BaseKMeans, path: str | os.PathLike[str], *, training: bool) -> None:
     """Write a fitted model; ``BaseKMeans.save`` says what for."""
+    write_tensors(Path(path), "model", *pack_model(model, training=training))
+
+
+def pack_model(model: BaseKMeans, *, training: bool = False) -> tuple[Arrays, dict[str, Any]]:
+    """The arrays and the facts that a fitted model is made of."""
     attributes = {
         name: value
         for name, value in vars(model).items()
@@ -50,7 +57,7 @@ def save_model(model: BaseKMeans, path: str | os.PathLike[str], *, training: boo
         "n_probes": model._n_probes,
     }
     arrays = {name: value for name, value in attributes.items() if isinstance(value, np.ndarray)}
-    write_tensors(Path(path), "model", arrays, facts)
+    return arrays, facts
 
 
 def plain_parameters(model: BaseKMeans) -> dict[str, Any]:
@@ -87,10 +94,11 @@ def load(path: str | os.PathLike[str]) -> BaseKMeans:
     path = Path(path)
     path.stat()  # that there is no such file comes first
     with reading(path, "a model"):
-        return _rebuild(path, *read_tensors(path, "model"))
+        return unpack_model(path, *read_tensors(path, "model"))
 
 
-def _rebuild(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMeans:
+def unpack_model(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMeans:
+    """The model that arrays and facts of a file make."""
     model = _new_model(path, facts["class"], facts["parameters"])
     attributes = facts["attributes"]
     centers = arrays["cluster_centers_"]
@@ -130,7 +138,7 @@ def _new_model(path: Path, name: str, parameters: dict[str, Any]) -> BaseKMeans:
 def _find_class(name: str) -> type[BaseKMeans] | None:
     """The estimator of a name."""
     for module in map(import_module, HOMES):
-        found = getattr(module, name) if name in module.__all__ else None
+        found = getattr(module, name) if name in module.__all__ and name not in NOT_STORED else None
         if isinstance(found, type) and hasattr(found, "save"):
             return found
     return None

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from closure_kmeans import __version__
-from closure_kmeans.cli import demo, doctor, export, fit, info, predict
+from closure_kmeans.cli import demo, doctor, export, fit, info, predict, retrieval
 from closure_kmeans.cli.common import INTERRUPTED, example
 
 
@@ -54,6 +54,7 @@ for _command in (
     predict.evaluate,
     info.info,
     export.export,
+    retrieval.retrieval,
     demo.demo,
     doctor.doctor,
     doctor.warmup,

@@ -1,0 +1,212 @@
+"""Object retrieval with codebooks of different methods and sizes, all else the same (the paper's section 4.5).
+
+python -m benchmarks.retrieval --data FOLDER
+
+The folder holds ukbench1000: photos, four of each object in a row. A codebook is learned from all descriptors of all
+photos, and scored on the first 200, 400 and so on: only those are queries, and only those are searched.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import mean
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from benchmarks.data import CACHE, add_data_option
+from benchmarks.machine import describe_machine, describe_versions
+from benchmarks.results import FOLDER, Row, append_row, latest, markdown_table, read_rows
+from closure_kmeans.retrieval import (
+    Collection,
+    Vocabulary,
+    collect,
+    learn_vocabulary,
+    load_collection,
+    save_collection,
+)
+from closure_kmeans.retrieval.experiment import Plan, score_words
+
+RESULTS = FOLDER / "retrieval.jsonl"
+PHOTOS = "ukbench1000"
+METHODS = {
+    "hkm": "HKM",
+    "akm": "AKM",
+    "rakm": "RAKM",
+    "paper": "closures, as in the paper",
+    "closure": "closures, default",
+}
+SIZES = (1000, 10_000, 50_000, 100_000, 200_000)
+SUBSETS = (200, 400, 600, 800, None)
+LEVELS = (1, 2, 3, 4)
+
+
+class Job(NamedTuple):
+    method: str
+    words: int
+    seed: int
+
+
+def key(row: Row) -> list[Any]:
+    return [row["method"], row["words"], row["seed"], row["levels"], row["norm"], row["images"], row["reranked"]]
+
+
+def photos(source: str) -> Collection:
+    """The features of the photos, taken once."""
+    path = CACHE / "retrieval.safetensors"
+    folder = Path(source) / PHOTOS
+    if path.exists():
+        kept = load_collection(path, str(folder))
+        if kept is not None:
+            return kept
+    began = perf_counter()
+    collection = collect(folder, verbose=1)
+    print(f"features of {len(collection.names):,} photos in {perf_counter() - began:.0f} s", flush=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_collection(path, collection, str(folder))
+    return collection
+
+
+def run(collection: Collection, job: Job, threads: int) -> Iterator[Row]:
+    """Learn one codebook, and score it in every way."""
+    began = perf_counter()
+    learned = learn_vocabulary(
+        collection.descriptors, job.words, method=job.method, random_state=job.seed, n_jobs=threads
+    )
+    seconds = perf_counter() - began
+    facts = {"learned_words": learned.n_words, "seconds": seconds, "iterations": learned.model.n_iter_}
+    facts |= {"distortion": learned.model.inertia_ / len(collection.descriptors)}
+    for levels in LEVELS if job.method == "hkm" else (1,):
+        if levels > len(getattr(learned.model, "levels_", [0])):
+            continue
+        vocabulary = Vocabulary(learned.model, levels=levels)
+        words = vocabulary.assign(collection.descriptors)
+        plain = Plan((), (), norms=("l1", "l2"), images=SUBSETS)
+        verified = Plan((), (), norms=("l1",), rerank=True)
+        rows = [*score_words(collection, vocabulary, words, plain, None, threads)]
+        rows += [row for row in score_words(collection, vocabulary, words, verified, None, threads) if row["reranked"]]
+        for row in rows:
+            yield job._asdict() | facts | row
+
+
+# -- report ----------------------------------------------------------------------------------------------------------
+
+
+def spread(rows: Sequence[Row]) -> str:
+    """The mean over seeds, and how far the farthest is from it."""
+    if not rows:
+        return ""
+    scores = [row["score"] for row in rows]
+    middle = mean(scores)
+    return f"{middle:.3f}" + (f" ± {max(abs(score - middle) for score in scores):.3f}" if len(scores) > 1 else "")
+
+
+def select(rows: Sequence[Row], **facts: Any) -> list[Row]:
+    defaults = {"levels": 1, "norm": "l1", "reranked": False, "images": max(row["images"] for row in rows)}
+    return [row for row in rows if all(row[name] == value for name, value in (defaults | facts).items())]
+
+
+def table(rows: list[Row]) -> str:
+    sizes = sorted({row["words"] for row in rows})
+    lines = []
+    for method, title in METHODS.items():
+        for norm, reranked, note in (("l1", False, ""), ("l1", True, ", re-ranked"), ("l2", False, ", L2")):
+            found = [spread(select(rows, method=method, words=n, norm=norm, reranked=reranked)) for n in sizes]
+            lines.append([title + note, *found])
+    for levels in LEVELS[1:]:
+        found = [spread(select(rows, method="hkm", words=n, levels=levels)) for n in sizes]
+        lines.append([f"HKM, {levels} scoring levels", *found])
+    return markdown_table(
+        ["UKBench score", *(f"{n:,} words" for n in sizes)], [line for line in lines if any(line[1:])]
+    )
+
+
+def seconds_table(rows: list[Row]) -> str:
+    sizes = sorted({row["words"] for row in rows})
+    lines = []
+    for method, title in METHODS.items():
+        cells = [select(rows, method=method, words=n) for n in sizes]
+        times = [f"{mean(row['seconds'] for row in cell):.0f} s" if cell else "" for cell in cells]
+        lines += [[title, *times]] if any(times) else []
+    return markdown_table(["to learn the codebook", *(f"{n:,} words" for n in sizes)], lines)
+
+
+def subset_table(rows: list[Row], n_words: int) -> str:
+    sizes = sorted({row["images"] for row in rows})
+    lines = [
+        [title, *(spread(select(rows, method=method, words=n_words, images=n)) for n in sizes)]
+        for method, title in METHODS.items()
+        if select(rows, method=method, words=n_words)
+    ]
+    return markdown_table([f"{n_words:,} words", *(f"{n:,} photos" for n in sizes)], lines)
+
+
+def report(rows: list[Row]) -> None:
+    largest = max((row["words"] for row in rows if row["words"] <= 100_000), default=SIZES[0])
+    machine = rows[-1]["machine"]
+    text = [
+        f"# Retrieval: {max(row['images'] for row in rows):,} UKBench photos, RootSIFT",
+        table(rows),
+        "The mean over seeds, ± the largest distance from it where there are several. All else is the same: features, "
+        "tf-idf, search.",
+        subset_table(rows, largest),
+        seconds_table(rows),
+        f"Times on {machine['cores']} cores of {machine['cpu']}, which were not always free: they show the order only.",
+    ]
+    RESULTS.with_suffix(".md").write_text("\n\n".join(text) + "\n")
+    draw(rows, largest)
+
+
+def draw(rows: list[Row], n_words: int) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
+    for method, title in METHODS.items():
+        for axes, name, fixed in ((left, "words", {}), (right, "images", {"words": n_words})):
+            values = sorted({row[name] for row in rows})
+            cells = {value: select(rows, method=method, **(fixed | {name: value})) for value in values}
+            cells = {value: cell for value, cell in cells.items() if cell}
+            if not cells:
+                continue
+            middles = [mean(row["score"] for row in cell) for cell in cells.values()]
+            line = axes.plot(list(cells), middles, marker="o", label=title)[0]
+            for value, cell in cells.items():
+                axes.scatter([value] * len(cell), [row["score"] for row in cell], s=8, color=line.get_color())
+    left.set(xscale="log", xlabel="words", ylabel="UKBench score (of 4)", title="all photos")
+    right.set(xlabel="photos", title=f"{n_words:,} words")
+    left.legend()
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(RESULTS.with_suffix(".png"), dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_data_option(parser)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--words", type=lambda text: tuple(map(int, text.split(","))), default=SIZES)
+    parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
+    parser.add_argument("--report", action="store_true", help="only make the tables and the figure anew")
+    arguments = parser.parse_args()
+    if not arguments.report:
+        if arguments.data is None:
+            parser.error("--data must name the folder that holds ukbench1000")
+        collection = photos(arguments.data)
+        shared = {"machine": describe_machine(), "versions": describe_versions(), "threads": arguments.threads}
+        jobs = [Job(m, n, s) for s in range(arguments.seeds) for n in arguments.words for m in arguments.methods]
+        done = {(row["method"], row["words"], row["seed"]) for row in read_rows(RESULTS)}
+        for job in jobs:
+            if job in done:
+                continue
+            for row in list(run(collection, job, arguments.threads)):
+                append_row(RESULTS, row | shared)
+            found = select([row for row in read_rows(RESULTS) if row["words"] == job.words], **job._asdict())
+            print(*job, f"score {spread(found)}, learned in {found[0]['seconds']:.1f} s", flush=True)
+    report(latest(read_rows(RESULTS), key))
+
+
+if __name__ == "__main__":
+    main()

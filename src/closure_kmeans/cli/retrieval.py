@@ -1,0 +1,408 @@
+"""``closure-kmeans retrieval``: index, query, add, remove and evaluate."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import closure_kmeans
+from closure_kmeans._files import library
+from closure_kmeans.cli.common import example, output_option, report, with_json, with_quiet, with_seed, with_threads
+
+if TYPE_CHECKING:
+    from closure_kmeans.retrieval import Collection, ImageIndex, Query, Result, Vocabulary
+    from closure_kmeans.retrieval.experiment import Row
+
+SAVABLE_METHODS = ("closure", "paper", "akm", "rakm", "lloyd", "canopy")
+ALL_METHODS = (*SAVABLE_METHODS, "hkm")
+INDEX = (".index", ".safetensors")
+PICTURES = (".jpg", ".png")
+FEATURES_FILE, WORDS_FILE = "features.safetensors", "words.safetensors"
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers, separated by commas."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"'{text}' must be whole numbers separated by commas") from None
+
+
+def some_of(allowed: tuple[str, ...]) -> Callable[[str], list[str]]:
+    """Some of several words, separated by commas."""
+
+    def choose(text: str) -> list[str]:
+        for one in text.split(","):
+            if one not in allowed:
+                raise click.BadParameter(f"'{one}' must be one of {', '.join(allowed)}")
+        return text.split(",")
+
+    return choose
+
+
+def corners(text: str) -> tuple[float, float, float, float]:
+    """A box: left, top, right, bottom."""
+    try:
+        left, top, right, bottom = map(float, text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"'{text}' must be four numbers x1,y1,x2,y2") from None
+    if not (left < right and top < bottom):
+        raise click.BadParameter(f"'{text}' must be x1,y1,x2,y2 with x1 < x2 and y1 < y2")
+    return left, top, right, bottom
+
+
+def _folder() -> Any:
+    return click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+def _features_options(command: Any) -> Any:
+    command = click.option("--skip", is_flag=True, help="Leave out images that cannot be read, and say which.")(command)
+    command = click.option(
+        "--max-side",
+        type=click.IntRange(16),
+        default=1024,
+        show_default=True,
+        help="Shrink larger images to this.",
+    )(command)
+    return click.option(
+        "--detector", type=click.Choice(["dog", "mser"]), default="dog", show_default=True, help="Kind of regions."
+    )(command)
+
+
+class InOrder(click.Group):
+    """Commands in the order in which a user meets them."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Their names."""
+        return list(self.commands)
+
+
+@click.group(
+    cls=InOrder,
+    epilog=example(
+        "closure-kmeans retrieval index PHOTOS/ --words 100000 -o photos.index",
+        "closure-kmeans retrieval query photos.index some.jpg --rerank",
+    ),
+)
+def retrieval() -> None:
+    """Find images by an image.
+
+    index makes an index of a folder of photos, query searches it, add and remove change it, and evaluate scores
+    codebooks by the protocols of UKBench and Oxford Buildings.
+    """
+
+
+@retrieval.command(epilog=example("closure-kmeans retrieval index PHOTOS/ --words 100000 -o photos.index"))
+@click.argument("photos", type=_folder())
+@output_option("-o", "--output", suffixes=INDEX, required=True, help="Where to write the index.")
+@click.option("--words", type=click.IntRange(2), default=100_000, show_default=True, help="Number of visual words.")
+@click.option(
+    "--method", type=click.Choice(SAVABLE_METHODS), default="closure", show_default=True, help="How words are learned."
+)
+@click.option("--sample", type=click.IntRange(1), show_default="all", help="Descriptors to learn the words from.")
+@click.option("--sift", is_flag=True, help="Compare plain SIFT and not RootSIFT.")
+@click.option("--work", type=_folder(), help="Folder to keep finished stages in; what is there is not done again.")
+@_features_options
+@with_seed
+@with_threads
+@with_json
+@with_quiet
+def index(
+    photos: Path,
+    output: str,
+    words: int,
+    method: str,
+    sample: int | None,
+    sift: bool,
+    work: Path | None,
+    detector: str,
+    max_side: int,
+    skip: bool,
+    seed: int,
+    threads: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Make an index of the images in PHOTOS.
+
+    The words are learned from the images themselves.
+    """
+    from closure_kmeans.retrieval import Extraction, ImageIndex, learn_vocabulary, load_vocabulary, save_vocabulary
+
+    quiet = quiet or as_json
+    extraction = Extraction(detector, max_side)
+    collection, key = _collect(photos, extraction, skip, threads, quiet, work)
+    settings: dict[str, Any] = {"method": method, "root": not sift, "sample": sample, "random_state": seed}
+    words_key = _key(key, words, settings)
+    vocabulary: Vocabulary | None = None
+    if work is not None and (work / WORDS_FILE).exists():
+        vocabulary = load_vocabulary(work / WORDS_FILE, words_key)
+    if vocabulary is None:
+        vocabulary = learn_vocabulary(collection.descriptors, words, n_jobs=threads, verbose=not quiet, **settings)
+        if work is not None:
+            save_vocabulary(work / WORDS_FILE, vocabulary, words_key)
+    made = ImageIndex(vocabulary, extraction)
+    made.add(collection)
+    made.save(output)
+    _summarise(made, collection, output, as_json, quiet)
+
+
+@retrieval.command(
+    epilog=example(
+        "closure-kmeans retrieval query photos.index some.jpg",
+        "closure-kmeans retrieval query photos.index some.jpg --box 10,20,200,300 --rerank --montage out.png",
+    )
+)
+@click.argument("index_file", metavar="INDEX", type=click.Path(exists=True, dir_okay=False))
+@click.argument("image", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--box", type=corners, metavar="x1,y1,x2,y2", help="Search for what is inside the box, in pixels of the image."
+)
+@click.option("--results", type=click.IntRange(1), default=10, show_default=True, help="How many images to list.")
+@click.option("--norm", type=click.Choice(["l1", "l2"]), default="l1", show_default=True, help="Norm of the vectors.")
+@click.option("--nearest", type=click.IntRange(1), default=1, show_default=True, help="Words of a region that count.")
+@click.option("--rerank", is_flag=True, help="Verify the best 200 by where their words are.")
+@click.option("--verify", type=click.IntRange(1), default=200, show_default=True, help="How many --rerank verifies.")
+@click.option(
+    "--dof", type=click.IntRange(3, 4), default=4, show_default=True, help="3: without rotation; 4: with rotation."
+)
+@click.option(
+    "--verifier", type=click.Choice(["matches", "opencv"]), default="matches", show_default=True, help="Who verifies."
+)
+@output_option("--montage", suffixes=PICTURES, help="Draw the query and its results.")
+@output_option("--matches", suffixes=PICTURES, help="Draw lines between the query and the best result.")
+@with_threads
+@with_json
+def query(
+    index_file: str,
+    image: Path,
+    box: tuple[float, float, float, float] | None,
+    results: int,
+    norm: str,
+    nearest: int,
+    rerank: bool,
+    verify: int,
+    dof: int,
+    verifier: str,
+    montage: str | None,
+    matches: str | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Find images in INDEX that show what IMAGE shows."""
+    from closure_kmeans.retrieval import ImageIndex, Verification
+
+    library("cv2", "images", "a query")
+    opened = ImageIndex.load(index_file)
+    asked = opened.read_query(image, box=box, n_nearest=nearest)
+    verification = Verification(dof=dof, verifier=verifier)
+    found = opened.search(
+        asked,
+        norm=norm,
+        n_results=results,
+        n_rerank=verify if rerank else 0,
+        verification=verification,
+        n_jobs=threads,
+    )
+    _show(found, as_json)
+    _draw(opened, image, asked, found, box, montage, matches, verification)
+
+
+@retrieval.command(epilog=example("closure-kmeans retrieval add photos.index MORE/"))
+@click.argument("index_file", metavar="INDEX", type=click.Path(exists=True, dir_okay=False))
+@click.argument("photos", type=_folder())
+@click.option("--skip", is_flag=True, help="Leave out images that cannot be read, and say which.")
+@with_threads
+@with_json
+@with_quiet
+def add(index_file: str, photos: Path, skip: bool, threads: int | None, as_json: bool, quiet: bool) -> None:
+    """Add the images in PHOTOS to INDEX, whose words stay as they are."""
+    from closure_kmeans.retrieval import ImageIndex
+
+    quiet = quiet or as_json
+    opened = ImageIndex.load(index_file)
+    collection, _ = _collect(photos, opened.extraction, skip, threads, quiet, None)
+    opened.add(collection)
+    opened.save(index_file)
+    _summarise(opened, collection, index_file, as_json, quiet)
+
+
+@retrieval.command(epilog=example("closure-kmeans retrieval remove photos.index holiday/IMG_0001.jpg"))
+@click.argument("index_file", metavar="INDEX", type=click.Path(exists=True, dir_okay=False))
+@click.argument("names", nargs=-1, required=True)
+def remove(index_file: str, names: tuple[str, ...]) -> None:
+    """Remove images from INDEX, by the names that query shows."""
+    from closure_kmeans.retrieval import ImageIndex
+
+    opened = ImageIndex.load(index_file)
+    opened.remove(names)
+    opened.save(index_file)
+
+
+@retrieval.command(
+    epilog=example(
+        "closure-kmeans retrieval evaluate ukbench IMAGES/ --words 10000,100000 --methods closure,hkm,akm",
+        "closure-kmeans retrieval evaluate oxford IMAGES/ GROUND_TRUTH/ --words 1000000 --rerank --json",
+    )
+)
+@click.argument("protocol", type=click.Choice(["ukbench", "oxford"]))
+@click.argument("images", type=_folder())
+@click.argument("ground_truth", type=_folder(), required=False)
+@click.option(
+    "--words", type=numbers, metavar="N,N,...", default="10000,100000", show_default=True, help="Sizes of codebooks."
+)
+@click.option(
+    "--methods",
+    type=some_of(ALL_METHODS),
+    metavar="A,B,...",
+    default="closure",
+    show_default=True,
+    help="Methods to compare.",
+)
+@click.option(
+    "--norms", type=some_of(("l1", "l2")), metavar="A,B,...", default="l1", show_default=True, help="Norms to compare."
+)
+@click.option(
+    "--seeds", type=numbers, metavar="N,N,...", default="0", show_default=True, help="Seeds to repeat it with."
+)
+@click.option(
+    "--levels", type=numbers, metavar="N,N,...", default="1", show_default=True, help="Scoring levels of hkm."
+)
+@click.option("--subsets", type=numbers, metavar="N,N,...", show_default="all images", help="Numbers of images.")
+@click.option("--rerank", is_flag=True, help="Also with the best 200 verified.")
+@click.option("--sift", is_flag=True, help="Compare plain SIFT and not RootSIFT.")
+@click.option("--work", type=_folder(), help="Folder to keep the features in; what is there is not done again.")
+@_features_options
+@with_threads
+@with_json
+@with_quiet
+def evaluate(
+    protocol: str,
+    images: Path,
+    ground_truth: Path | None,
+    words: list[int],
+    methods: list[str],
+    norms: list[str],
+    seeds: list[int],
+    levels: list[int],
+    subsets: list[int] | None,
+    rerank: bool,
+    sift: bool,
+    work: Path | None,
+    detector: str,
+    max_side: int,
+    skip: bool,
+    threads: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Score codebooks on IMAGES, all else the same.
+
+    ukbench: every image is a query, and four in a row show the same object, by name; the score is the mean number of
+    them among the first four. oxford: the queries are those of GROUND_TRUTH, and the score is the mean average
+    precision.
+    """
+    from closure_kmeans.retrieval import Extraction, read_oxford
+    from closure_kmeans.retrieval.experiment import Plan, compare
+
+    if (protocol == "oxford") != (ground_truth is not None):
+        raise click.UsageError("oxford needs the folder GROUND_TRUTH, and ukbench takes none")
+    queries = None if ground_truth is None else read_oxford(ground_truth)
+    quiet = quiet or as_json
+    if protocol == "ukbench" and skip:
+        raise click.UsageError("--skip would break the groups of four of ukbench")
+    collection, _ = _collect(images, Extraction(detector, max_side), skip, threads, quiet, work)
+    plan = Plan(words, methods, norms, seeds, levels, subsets or (None,), rerank, not sift)
+    for row in compare(collection, plan, queries, n_jobs=threads, verbose=not quiet):
+        click.echo(json.dumps(row._asdict()) if as_json else _line(row))
+
+
+def _line(row: Row) -> str:
+    reranked = ", re-ranked" if row.reranked else ""
+    levels = f" ({row.levels} levels)" if row.levels > 1 else ""
+    return (
+        f"{row.method + levels:16} {row.words:>9,} words  {row.norm}  {row.images:>6,} images  seed {row.seed}  "
+        f"score {row.score:.3f}{reranked}  learned in {row.seconds:.1f} s, query {row.search_ms:.1f} ms"
+    )
+
+
+def _collect(
+    photos: Path, extraction: Any, skip: bool, threads: int | None, quiet: bool, work: Path | None
+) -> tuple[Collection, str]:
+    """The features of a folder, or those of the last time; and a key that tells of what they were made."""
+    library("cv2", "images", "retrieval")
+    from closure_kmeans.features import list_images
+    from closure_kmeans.retrieval import collect, load_collection, save_collection
+
+    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in list_images(photos)]
+    key = _key(str(photos.resolve()), files, extraction, skip)
+    kept = None if work is None else work / FEATURES_FILE
+    if kept is not None and kept.exists():
+        found = load_collection(kept, key)
+        if found is not None:
+            return found, key
+    collection = collect(photos, extraction, on_error="skip" if skip else "raise", n_jobs=threads, verbose=not quiet)
+    for reason in collection.skipped:
+        click.echo(f"Warning: left out: {reason}", err=True)
+    if kept is not None:
+        save_collection(kept, collection, key)
+    return collection, key
+
+
+def _key(*parts: Any) -> str:
+    """What tells one piece of work from another."""
+    text = json.dumps([closure_kmeans.__version__, *parts], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _summarise(index: ImageIndex, collection: Collection, output: str, as_json: bool, quiet: bool) -> None:
+    if quiet and not as_json:
+        return
+    counts = collection.offsets[1:] - collection.offsets[:-1]
+    facts = {
+        "images": len(index),
+        "words": index.vocabulary.n_words,
+        "added": len(collection.names),
+        "left out": len(collection.skipped),
+        "without features": int((counts == 0).sum()),
+        "features of an image": float(counts.mean()) if len(counts) else 0.0,
+        "index": output,
+        "bytes": Path(output).stat().st_size,
+    }
+    report({name.replace(" ", "_"): value for name, value in facts.items()} if as_json else facts, as_json=as_json)
+
+
+def _show(results: list[Result], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([result._asdict() | {"verified": result.verified} for result in results]))
+        return
+    if not results:
+        click.echo("nothing found")
+    for result in results:
+        inliers = "" if result.inliers is None else f"  {result.inliers:>5} inliers{' *' if result.verified else ''}"
+        click.echo(f"{result.score:.4f}  {result.name}{inliers}")
+
+
+def _draw(
+    index: ImageIndex,
+    image: Path,
+    asked: Query,
+    results: list[Result],
+    box: Any,
+    montage: str | None,
+    matches: str | None,
+    verification: Any,
+) -> None:
+    if montage is None and matches is None:
+        return
+    from closure_kmeans.retrieval.pictures import draw_matches, draw_results, save_picture
+
+    if montage is not None:
+        save_picture(montage, draw_results(index, image, results, box))
+    if matches is not None and results:
+        save_picture(matches, draw_matches(index, image, asked, results[0], verification))

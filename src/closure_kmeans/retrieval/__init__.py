@@ -1,0 +1,60 @@
+"""Object retrieval: features, vocabulary, words, inverted file, ranking, spatial verification, evaluation."""
+
+from closure_kmeans.retrieval.collection import Collection, Extraction, collect, load_collection, save_collection
+from closure_kmeans.retrieval.evaluation import (
+    OxfordQuery,
+    average_precision,
+    oxford_score,
+    read_oxford,
+    ukbench_score,
+)
+from closure_kmeans.retrieval.index import ImageIndex, Query, Result
+from closure_kmeans.retrieval.inverted import InvertedFile, Ranking, append, invert, rank, remove
+from closure_kmeans.retrieval.verification import Alignment, Places, Verification, align, count_inliers, place, rerank
+from closure_kmeans.retrieval.vocabulary import (
+    METHODS,
+    Vocabulary,
+    Words,
+    learn_vocabulary,
+    load_vocabulary,
+    root_bytes,
+    save_vocabulary,
+    tree_shape,
+)
+
+__all__ = [
+    "METHODS",
+    "Alignment",
+    "Collection",
+    "Extraction",
+    "ImageIndex",
+    "InvertedFile",
+    "OxfordQuery",
+    "Places",
+    "Query",
+    "Ranking",
+    "Result",
+    "Verification",
+    "Vocabulary",
+    "Words",
+    "align",
+    "append",
+    "average_precision",
+    "collect",
+    "count_inliers",
+    "invert",
+    "learn_vocabulary",
+    "load_collection",
+    "load_vocabulary",
+    "oxford_score",
+    "place",
+    "rank",
+    "read_oxford",
+    "remove",
+    "rerank",
+    "root_bytes",
+    "save_collection",
+    "save_vocabulary",
+    "tree_shape",
+    "ukbench_score",
+]

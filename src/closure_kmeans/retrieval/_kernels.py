@@ -1,0 +1,254 @@
+"""The compiled functions of the retrieval, by the rules of ``closure_kmeans._kernels``.
+
+They work on arrays that come from files: whatever number they use as a place in another array is compared with its
+size first, so that a damaged index ends in an error.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from closure_kmeans._kernels import Array, kernel
+
+if TYPE_CHECKING:
+    from closure_kmeans.retrieval.inverted import InvertedFile
+
+# A word that pairs more regions than this tells little of where things are, and no more pairs than this are looked at.
+MOST_PAIRS_OF_A_WORD = 64
+MOST_PAIRS = 2000
+# Hypotheses are tried until a better one is as unlikely as this, if a hypothesis is as good as its inliers are many.
+MISSED = 1e-3
+# Times that an affine transformation is fitted to the inliers.
+REFITS = 4
+
+
+@kernel
+def add_scores(
+    file: InvertedFile, words: Array, shares: Array, inverse_norms: Array, least: bool, scores: Array
+) -> bool:
+    """Add to the score of every image what it shares with a query; whether all images were ones that there are.
+
+    ``shares`` are the normalised weights of the query's words. What is shared of a word is the lesser weight (L1), or
+    the product of the weights (L2).
+    """
+    for i in range(words.shape[0]):
+        word = words[i]
+        for place in range(file.starts[word], file.starts[word + 1]):
+            image = file.images[place]
+            if not 0 <= image < scores.shape[0]:
+                return False
+            share = file.counts[place] * file.idf[word] * inverse_norms[image]
+            scores[image] += min(share, shares[i]) if least else share * shares[i]
+    return True
+
+
+# -- spatial verification --------------------------------------------------------------------------------------------
+
+
+@kernel
+def end_of_run(words: Array, begin: int) -> int:
+    """Where the regions end that have the same word as that at ``begin``."""
+    end = begin
+    while end < words.shape[0] and words[end] == words[begin]:
+        end += 1
+    return end
+
+
+@kernel
+def match_words(words: Array, other_words: Array) -> Array:
+    """Pairs of regions that have the same word, an (n, 2) array; both lists of words are sorted."""
+    pairs = np.empty((MOST_PAIRS, 2), np.int32)
+    n_pairs, a, b = 0, 0, 0
+    while a < words.shape[0] and b < other_words.shape[0]:
+        if words[a] < other_words[b]:
+            a += 1
+        elif words[a] > other_words[b]:
+            b += 1
+        else:
+            end_a, end_b = end_of_run(words, a), end_of_run(other_words, b)
+            size = (end_a - a) * (end_b - b)
+            if size <= MOST_PAIRS_OF_A_WORD and n_pairs + size <= MOST_PAIRS:
+                for i in range(a, end_a):
+                    for j in range(b, end_b):
+                        pairs[n_pairs, 0], pairs[n_pairs, 1] = i, j
+                        n_pairs += 1
+            a, b = end_a, end_b
+    return pairs[:n_pairs]
+
+
+@kernel
+def frame(keypoint: Array, dof: int) -> tuple[float, float, float, float]:
+    """The matrix, row by row, that turns the unit circle into a region.
+
+    3 degrees of freedom: a circle, upright. 4: a circle, turned by its angle. 5: an ellipse ``a x² + 2 b x y + c y² =
+    1``, upright: what is vertical stays vertical.
+    """
+    if dof == 5:
+        a, b, c = float(keypoint[2]), float(keypoint[3]), float(keypoint[4])
+        determinant = a * c - b * b
+        across = math.sqrt(c / determinant)
+        shear = -b / determinant / across
+        return across, 0.0, shear, math.sqrt(a / determinant - shear * shear)
+    radius = float(keypoint[2]) / 2
+    if dof == 3:
+        return radius, 0.0, 0.0, radius
+    angle = math.radians(float(keypoint[3]))
+    return radius * math.cos(angle), -radius * math.sin(angle), radius * math.sin(angle), radius * math.cos(angle)
+
+
+@kernel
+def transform_between(keypoint: Array, other: Array, dof: int, out: Array) -> None:
+    """The affine transformation, a (2, 3) array, that carries one region into another: one match is one hypothesis."""
+    a, b, c, d = frame(keypoint, dof)
+    p, q, r, s = frame(other, dof)
+    determinant = a * d - b * c
+    out[0, 0], out[0, 1] = (p * d - q * c) / determinant, (q * a - p * b) / determinant
+    out[1, 0], out[1, 1] = (r * d - s * c) / determinant, (s * a - r * b) / determinant
+    for row in range(2):
+        out[row, 2] = other[row] - out[row, 0] * keypoint[0] - out[row, 1] * keypoint[1]
+
+
+@kernel
+def find_inliers(
+    keypoints: Array, others: Array, pairs: Array, transform: Array, tolerances: tuple[float, float], inliers: Array
+) -> int:
+    """The pairs that a transformation carries into each other, there and back, into ``inliers``; their number.
+
+    ``tolerances`` are the distances allowed in the one picture and in the other. A region is used once, by the first of
+    its pairs.
+    """
+    a, b, c, d = transform[0, 0], transform[0, 1], transform[1, 0], transform[1, 1]
+    determinant = a * d - b * c
+    if not abs(determinant) > 0:  # NaN too
+        return 0
+    used = np.zeros(keypoints.shape[0], np.bool_)
+    other_used = np.zeros(others.shape[0], np.bool_)
+    n_inliers = 0
+    for pair in range(pairs.shape[0]):
+        i, j = pairs[pair, 0], pairs[pair, 1]
+        if used[i] or other_used[j]:
+            continue
+        across = others[j, 0] - (a * keypoints[i, 0] + b * keypoints[i, 1] + transform[0, 2])
+        down = others[j, 1] - (c * keypoints[i, 0] + d * keypoints[i, 1] + transform[1, 2])
+        back_across = (d * across - b * down) / determinant
+        back_down = (a * down - c * across) / determinant
+        if (
+            across * across + down * down <= tolerances[1] ** 2
+            and back_across * back_across + back_down * back_down <= tolerances[0] ** 2
+        ):
+            used[i] = other_used[j] = True
+            inliers[n_inliers] = pair
+            n_inliers += 1
+    return n_inliers
+
+
+@kernel
+def fit_affine(keypoints: Array, others: Array, pairs: Array, out: Array) -> bool:
+    """The affine transformation of least squared error between pairs; false if they lie on a line."""
+    n = pairs.shape[0]
+    mean = np.zeros(2)
+    other_mean = np.zeros(2)
+    for pair in range(n):
+        for t in range(2):
+            mean[t] += keypoints[pairs[pair, 0], t] / n
+            other_mean[t] += others[pairs[pair, 1], t] / n
+    spread = np.zeros((2, 2))
+    joint = np.zeros((2, 2))
+    for pair in range(n):
+        for t in range(2):
+            here = keypoints[pairs[pair, 0], t] - mean[t]
+            for u in range(2):
+                spread[t, u] += here * (keypoints[pairs[pair, 0], u] - mean[u])
+                joint[u, t] += here * (others[pairs[pair, 1], u] - other_mean[u])
+    determinant = spread[0, 0] * spread[1, 1] - spread[0, 1] * spread[1, 0]
+    if not determinant > 1e-9 * (spread[0, 0] + spread[1, 1]) ** 2:
+        return False
+    for t in range(2):
+        out[t, 0] = (joint[t, 0] * spread[1, 1] - joint[t, 1] * spread[1, 0]) / determinant
+        out[t, 1] = (joint[t, 1] * spread[0, 0] - joint[t, 0] * spread[0, 1]) / determinant
+        out[t, 2] = other_mean[t] - out[t, 0] * mean[0] - out[t, 1] * mean[1]
+    return True
+
+
+@kernel
+def verify_pairs(
+    keypoints: Array, others: Array, pairs: Array, dof: int, tolerances: tuple[float, float], best: Array
+) -> Array:
+    """The pairs that the best transformation found carries into each other; it is put into ``best``.
+
+    Every pair is a hypothesis. The inliers of the best one are fitted by a full affine transformation, again and again
+    as long as it has more of them.
+    """
+    trial = np.empty((2, 3))
+    found = np.empty(pairs.shape[0], np.int32)
+    inliers = np.empty(pairs.shape[0], np.int32)
+    n_best = 0
+    n_trials = float(pairs.shape[0])
+    for pair in range(pairs.shape[0]):
+        if pair >= n_trials:
+            break
+        transform_between(keypoints[pairs[pair, 0]], others[pairs[pair, 1]], dof, trial)
+        n_found = find_inliers(keypoints, others, pairs, trial, tolerances, found)
+        if n_found > n_best:
+            n_best = n_found
+            inliers[:n_best] = found[:n_best]
+            best[:] = trial
+            missing = 1 - n_best / pairs.shape[0]
+            n_trials = math.log(MISSED) / math.log(missing) if missing > 0 else 0.0
+    for _ in range(REFITS):
+        if n_best < 3 or not fit_affine(keypoints, others, pairs[inliers[:n_best]], trial):
+            break
+        n_found = find_inliers(keypoints, others, pairs, trial, tolerances, found)
+        if n_found <= n_best:
+            break
+        n_best = n_found
+        inliers[:n_best] = found[:n_best]
+        best[:] = trial
+    return pairs[inliers[:n_best]]
+
+
+@kernel
+def reach(keypoints: Array) -> float:
+    """The longer side of the upright rectangle around all keypoints."""
+    longest = 0.0
+    for t in range(2):
+        low, high = np.inf, -np.inf
+        for i in range(keypoints.shape[0]):
+            low, high = min(low, keypoints[i, t]), max(high, keypoints[i, t])
+        longest = max(longest, high - low)
+    return longest
+
+
+@kernel
+def verify_images(
+    words: Array,
+    keypoints: Array,
+    starts: Array,
+    all_words: Array,
+    all_keypoints: Array,
+    images: Array,
+    dof: int,
+    tolerance: float,
+    n_inliers: Array,
+    first: int,
+    last: int,
+) -> None:
+    """Count the inliers between a query and the images ``images[first:last]``.
+
+    Image i has the regions from ``starts[i]`` up to those of the next. ``tolerance`` is a share of the reach of each
+    picture's keypoints.
+    """
+    transform = np.empty((2, 3))
+    own = tolerance * reach(keypoints)
+    for place in range(first, last):
+        begin, end = starts[images[place]], starts[images[place] + 1]
+        pairs = match_words(words, all_words[begin:end])
+        if pairs.shape[0] == 0:
+            n_inliers[place] = 0
+            continue
+        others = all_keypoints[begin:end]
+        tolerances = (own, tolerance * reach(others))
+        n_inliers[place] = verify_pairs(keypoints, others, pairs, dof, tolerances, transform).shape[0]

@@ -1,0 +1,150 @@
+"""The local features of a collection of images, by name: what everything else in the retrieval begins with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closure_kmeans._files import FileFormatError, reading
+from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+
+# What names are joined by in a file: no name has it.
+SEPARATOR = "\0"
+
+
+class Extraction(NamedTuple):
+    """How local features are taken from images."""
+
+    detector: str = "dog"
+    max_side: int | None = 1024
+
+
+class Collection(NamedTuple):
+    """Images and their local features, one image after the other."""
+
+    names: list[str]  # (N,) paths below the folder, no two the same
+    folder: str | None  # where the images are
+    keypoints: NDArray[np.float32]  # (m, 4) x, y, diameter, angle; or (m, 5) x, y, a, b, c of ellipses
+    descriptors: NDArray[Any]  # (m, d)
+    offsets: NDArray[np.int64]  # (N + 1,) image i holds rows offsets[i]:offsets[i + 1]
+    skipped: list[str]  # why images were left out
+    extraction: Extraction
+
+
+def collect(
+    folder: str | os.PathLike[str],
+    extraction: Extraction = Extraction(),  # noqa: B008
+    *,
+    on_error: str = "raise",
+    n_jobs: int | None = None,
+    verbose: int = 0,
+) -> Collection:
+    """Take the local features of all images in a folder and the folders below it.
+
+    Parameters
+    ----------
+    folder : path
+    extraction : Extraction
+        The detector, and the longer side to which larger pictures are shrunk.
+    on_error : {"raise", "skip"}, default="raise"
+        What to do about an image that cannot be read.
+    n_jobs : int, optional
+        Number of threads.
+    verbose : int, default=0
+        1 shows a progress bar.
+    """
+    from closure_kmeans.features import list_images, local_features
+
+    paths = list_images(folder)
+    if not paths:
+        raise ValueError(f"'{folder}' must hold images, but has none")
+    features = local_features(paths, **extraction._asdict(), on_error=on_error, n_jobs=n_jobs, verbose=verbose)
+    left_out = [entry.image for entry in features.skipped]
+    return Collection(
+        names=[path.relative_to(folder).as_posix() for path in np.delete(np.array(paths, object), left_out)],
+        folder=str(Path(folder).resolve()),
+        keypoints=features.keypoints,
+        descriptors=features.descriptors,
+        offsets=np.delete(features.offsets, left_out),  # they hold no rows
+        skipped=[entry.reason for entry in features.skipped],
+        extraction=extraction,
+    )
+
+
+def take(collection: Collection, n_images: int) -> Collection:
+    """The first images of a collection."""
+    n_rows = collection.offsets[n_images]
+    return collection._replace(
+        names=collection.names[:n_images],
+        keypoints=collection.keypoints[:n_rows],
+        descriptors=collection.descriptors[:n_rows],
+        offsets=collection.offsets[: n_images + 1],
+    )
+
+
+def save_collection(path: str | os.PathLike[str], collection: Collection, key: str = "") -> None:
+    """Write a collection into one ``.safetensors`` file; ``key`` tells what it was made of."""
+    arrays = {name: getattr(collection, name) for name in ("keypoints", "descriptors", "offsets")}
+    facts: dict[str, Any] = {"folder": collection.folder, "skipped": collection.skipped, "key": key}
+    facts |= {"extraction": collection.extraction._asdict()}
+    write_tensors(Path(path), "collection", arrays | {"names": pack_names(collection.names)}, facts)
+
+
+def load_collection(path: str | os.PathLike[str], key: str | None = None) -> Collection | None:
+    """Read a collection that was saved, memory-mapped; None if it was made of something else than ``key``."""
+    path = Path(path)
+    path.stat()
+    with reading(path, "a collection of features"):
+        arrays, facts = read_tensors(path, "collection")
+        if key is not None and facts["key"] != key:
+            return None
+        names = unpack_names(path, arrays["names"])
+        check_rows(path, arrays, ("keypoints", "descriptors"), len(names))
+        return Collection(
+            names,
+            facts["folder"],
+            arrays["keypoints"],
+            arrays["descriptors"],
+            arrays["offsets"],
+            facts["skipped"],
+            Extraction(**facts["extraction"]),
+        )
+
+
+def pack_names(names: Sequence[str]) -> NDArray[np.uint8]:
+    """Names as bytes."""
+    return np.frombuffer(SEPARATOR.join(names).encode("utf-8", "surrogateescape"), np.uint8)
+
+
+def unpack_names(path: Path, packed: NDArray[Any]) -> list[str]:
+    """Names from bytes; none leads out of the folder that it is in."""
+    if packed.dtype != np.uint8 or packed.ndim != 1:
+        raise FileFormatError(f"'{path}' must hold names as bytes, but they are {packed.dtype}")
+    text = packed.tobytes().decode("utf-8", "surrogateescape")
+    names = text.split(SEPARATOR) if text else []
+    if len(set(names)) < len(names):
+        raise FileFormatError(f"'{path}' must name each image once, but names some twice")
+    for name in names:
+        if not is_inside(name):
+            raise FileFormatError(f"'{path}' must name images inside their folder, but one is '{name}'")
+    return names
+
+
+def is_inside(name: str) -> bool:
+    """Whether a name stays below the folder that it is relative to."""
+    parts = name.replace("\\", "/").split("/")
+    return "" not in parts and ".." not in parts and not (os.name == "nt" and ":" in name)
+
+
+def check_rows(path: Path, arrays: Arrays, row_names: tuple[str, ...], n_images: int) -> None:
+    """The rows of all images must be those that there are."""
+    offsets = arrays["offsets"]
+    n_rows = {len(arrays[name]) for name in row_names}
+    fits = offsets.shape == (n_images + 1,) and offsets.dtype == np.int64 and len(n_rows) == 1
+    if not (fits and offsets[0] == 0 and offsets[-1] == n_rows.pop() and (np.diff(offsets) >= 0).all()):
+        raise FileFormatError(f"'{path}' must hold rows for each of {n_images} images, but does not")

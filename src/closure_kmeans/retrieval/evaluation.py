@@ -1,0 +1,96 @@
+"""How good rankings are, by the protocols of UKBench and of Oxford Buildings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from closure_kmeans._files import FileFormatError
+
+Name = TypeVar("Name")
+Box = tuple[float, float, float, float]
+
+# Photos of an object in UKBench, which follow each other.
+UKBENCH_GROUP = 4
+# What stands before the name of a query's image in the ground truth of Oxford; Paris has nothing.
+OXFORD_PREFIX = "oxc1_"
+
+
+class OxfordQuery(NamedTuple):
+    """A query of Oxford or Paris Buildings, and what it should find. Images are named without extension."""
+
+    name: str
+    image: str
+    box: Box
+    positives: frozenset[str]  # good and ok
+    junk: frozenset[str]
+
+
+def average_precision(ranking: Iterable[Name], positives: Collection[Name], junk: Collection[Name] = ()) -> float:
+    """Average precision as Oxford Buildings has it: the area under precision over recall, by trapezoids, from 1 on.
+
+    Junk is skipped as if it were not in the ranking; what is listed twice counts once.
+
+    >>> average_precision(["a", "x", "b"], {"a", "b"})
+    0.7916666666666666
+    """
+    if not positives:
+        raise ValueError("positives must not be empty")
+    old_recall, old_precision, area, hits = 0.0, 1.0, 0.0, 0
+    unique = [image for image in dict.fromkeys(ranking) if image not in junk]
+    for place, image in enumerate(unique):
+        hits += image in positives
+        recall, precision = hits / len(positives), hits / (place + 1)
+        area += (recall - old_recall) * (old_precision + precision) / 2
+        old_recall, old_precision = recall, precision
+    return area
+
+
+def ukbench_score(rankings: Sequence[ArrayLike]) -> float:
+    """The mean number of images of a query's own group among the first 4, from 0 to 4.
+
+    Ranking i is that of image i, which shows object ``i // 4``; it is one of the images itself.
+
+    >>> ukbench_score([[0, 1, 2, 3], [1, 9, 0, 8], [2], [3, 2]])
+    2.25
+    """
+    if len(rankings) == 0 or len(rankings) % UKBENCH_GROUP:
+        raise ValueError(f"rankings must be those of whole groups of {UKBENCH_GROUP}, got {len(rankings)}")
+    hits = [
+        int(np.sum(np.asarray(ranking)[:UKBENCH_GROUP] // UKBENCH_GROUP == image // UKBENCH_GROUP))
+        for image, ranking in enumerate(rankings)
+    ]
+    return float(np.mean(hits))
+
+
+def oxford_score(queries: Sequence[OxfordQuery], rank: Callable[[OxfordQuery], Iterable[str]]) -> float:
+    """The mean average precision of queries; ``rank`` names the images that a query finds, without extension."""
+    return float(np.mean([average_precision(rank(query), query.positives, query.junk) for query in queries]))
+
+
+def read_oxford(folder: str | os.PathLike[str]) -> list[OxfordQuery]:
+    """Read the ground truth of Oxford or Paris Buildings: ``NAME_query.txt``, ``_good``, ``_ok`` and ``_junk``."""
+    paths = sorted(Path(folder).glob("*_query.txt"))
+    if not paths:
+        raise FileNotFoundError(f"'{folder}' must hold ground truth, but has no file *_query.txt")
+    return [_read_query(path) for path in paths]
+
+
+def _read_query(path: Path) -> OxfordQuery:
+    name = path.name.removesuffix("_query.txt")
+    fields = path.read_text().split()
+    try:
+        image, (left, top, right, bottom) = fields[0].removeprefix(OXFORD_PREFIX), map(float, fields[1:])
+    except (IndexError, ValueError) as error:
+        raise FileFormatError(f"'{path}' must hold an image's name and a box x1 y1 x2 y2, got {fields[:6]}") from error
+    good, ok, junk = (
+        frozenset(path.with_name(f"{name}_{kind}.txt").read_text().split()) for kind in ("good", "ok", "junk")
+    )
+    if not good | ok:
+        raise FileFormatError(f"'{path.parent}' must name images that the query '{name}' should find, but has none")
+    return OxfordQuery(name, image, (left, top, right, bottom), good | ok, junk)

@@ -1,0 +1,230 @@
+"""Vocabularies for other tools, and descriptors from them: COLMAP, VISE, and OpenCV's trainer.
+
+``closure_kmeans.export`` writes the centres of a model as a FAISS index, and ``save_vectors`` as an ``.npy`` file.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from closure_kmeans import ClosureKMeans
+from closure_kmeans import _validation as check
+from closure_kmeans._files import FileFormatError, file_size, library, reading, replacing
+from closure_kmeans.base import BaseKMeans
+
+# COLMAP's tree: version, width of descriptors, bits of the Hamming embedding, and the number of the feature SIFT.
+COLMAP_VERSION, COLMAP_WIDTH, COLMAP_BITS, COLMAP_SIFT = 2, 128, 64, 0
+# Members of a word from which on the medians of their projections say something.
+COLMAP_MEMBERS = 5
+# Centres above which COLMAP finds a word by cells, and cells that it looks into.
+COLMAP_MANY, COLMAP_PROBES = 1000, 16
+# Types of VISE's descriptors.
+VISE_TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<u1"), 4: np.dtype("<f4")}
+VISE_FLOATS = 4
+
+
+def save_colmap_tree(
+    path: str | os.PathLike[str], model: BaseKMeans, descriptors: ArrayLike, random_state: int | None = 0
+) -> None:
+    """Write a vocabulary tree that COLMAP (3.12 and later) reads, without any images in it.
+
+    Parameters
+    ----------
+    path : path
+    model : fitted estimator
+        Of descriptors as COLMAP has them, which are those of ``root_bytes``: RootSIFT times 512.
+    descriptors : (m, 128) array
+        Descriptors like those that the model was fitted to: they give the words' Hamming embeddings.
+    random_state : int, default=0
+        Seed of the embedding's projection.
+    """
+    faiss = library("faiss", "faiss", "a vocabulary tree of COLMAP")
+    centers = np.ascontiguousarray(model.cluster_centers_, np.float32)
+    rows = np.asarray(descriptors)
+    if centers.shape[1] != COLMAP_WIDTH or rows.ndim != 2 or rows.shape[1] != COLMAP_WIDTH:
+        raise ValueError(
+            f"words and descriptors must have {COLMAP_WIDTH} dimensions, got {centers.shape[1]} and {rows.shape}"
+        )
+    rng = check.generator(random_state)
+    projection = np.linalg.qr(rng.standard_normal((COLMAP_WIDTH, COLMAP_WIDTH)))[0][:COLMAP_BITS].astype("<f4")
+    record = np.dtype([("status", "u1"), ("idf", "<f4"), ("thresholds", "<f4", COLMAP_BITS), ("entries", "<u4")])
+    words = np.zeros(len(centers), record)  # packed: no bytes between the fields
+    words["status"], words["thresholds"] = _embed(model.predict(rows), rows, projection, len(centers))
+    with replacing(Path(path)) as beside, beside.open("wb") as file:
+        file.write(struct.pack("<4i", COLMAP_VERSION, COLMAP_WIDTH, COLMAP_BITS, COLMAP_SIFT))
+        file.write(faiss.serialize_index(_word_finder(faiss, centers)).tobytes())
+        file.write(struct.pack("<2i", len(centers), COLMAP_BITS))
+        file.write(projection.tobytes())
+        file.write(words.tobytes())
+        file.write(struct.pack("<i", 0))
+
+
+def _word_finder(faiss: Any, centers: NDArray[np.float32]) -> Any:
+    """A FAISS index that holds the words, its cells found by our own k-means."""
+    n_cells = int(np.sqrt(len(centers))) if len(centers) > COLMAP_MANY else 1
+    cells = ClosureKMeans(n_cells, random_state=0).fit(centers).cluster_centers_
+    quantizer = faiss.IndexFlatL2(centers.shape[1])
+    quantizer.add(np.ascontiguousarray(cells, np.float32))
+    index = faiss.IndexIVFFlat(quantizer, centers.shape[1], n_cells)
+    index.referenced_objects = [quantizer]
+    index.is_trained = True
+    index.nprobe = min(n_cells, COLMAP_PROBES)
+    index.add(centers)
+    return index
+
+
+def _embed(
+    labels: NDArray[np.int32], rows: NDArray[Any], projection: NDArray[np.float32], n_words: int
+) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Which words have enough members, and the medians of their members' projections."""
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], np.arange(n_words + 1))
+    known = (np.diff(starts) >= COLMAP_MEMBERS).astype(np.uint8)
+    medians = np.zeros((n_words, len(projection)), np.float32)
+    for word in np.flatnonzero(known):
+        members = rows[order[starts[word] : starts[word + 1]]].astype(np.float32)
+        medians[word] = np.median(members @ projection.T, axis=0)
+    return known, medians
+
+
+def read_colmap_descriptors(path: str | os.PathLike[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Read the SIFT descriptors of all images in COLMAP's ``database.db``.
+
+    Returns
+    -------
+    descriptors : (m, 128) array of uint8
+    offsets : (n_images + 1,) array
+        The i-th image that has descriptors, by its number in the database, holds ``offsets[i]:offsets[i + 1]``.
+    """
+    path = Path(path)
+    file_size(path, minimum=1)
+    with (
+        reading(path, "a database of COLMAP"),
+        closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database,
+    ):
+        columns = {row[1] for row in database.execute("PRAGMA table_info(descriptors)")}
+        of_sift = f"WHERE type = {COLMAP_SIFT}" if "type" in columns else ""  # older ones hold nothing else
+        found = database.execute(f"SELECT rows, cols, data FROM descriptors {of_sift} ORDER BY image_id")
+        blocks = [_read_blob(path, *row) for row in found]
+    offsets = np.cumsum([0, *map(len, blocks)])
+    return np.concatenate([np.empty((0, COLMAP_WIDTH), np.uint8), *blocks]), offsets
+
+
+def _read_blob(path: Path, n_rows: int, n_columns: int, data: bytes | None) -> NDArray[np.uint8]:
+    values = np.frombuffer(data or b"", np.uint8)
+    if n_columns != COLMAP_WIDTH or n_rows < 0 or len(values) != n_rows * n_columns:
+        raise FileFormatError(
+            f"'{path}' must hold descriptors of {COLMAP_WIDTH} bytes, "
+            f"but some are {n_rows} x {n_columns} in {len(values)} bytes"
+        )
+    return values.reshape(n_rows, n_columns)
+
+
+def read_vise_descriptors(path: str | os.PathLike[str]) -> NDArray[Any]:
+    """Open VISE's ``traindesc.bin``, memory-mapped: uint8 or float32 descriptors."""
+    path = Path(path)
+    size = file_size(path, minimum=5)
+    with path.open("rb") as file:
+        n_dimensions, kind = struct.unpack("<IB", file.read(5))
+    if kind not in VISE_TYPES or n_dimensions == 0:
+        raise FileFormatError(
+            f"'{path}' must hold descriptors of type 0 or 4, got type {kind} of {n_dimensions} dimensions"
+        )
+    row = n_dimensions * VISE_TYPES[kind].itemsize
+    if size == 5 or (size - 5) % row:
+        raise FileFormatError(f"'{path}' must hold whole descriptors of {row} bytes, but has {size - 5} bytes of them")
+    return np.memmap(path, VISE_TYPES[kind], "r", 5, ((size - 5) // row, n_dimensions))
+
+
+def save_vise_words(path: str | os.PathLike[str], model: BaseKMeans, n_descriptors: int, seed: int = 0) -> None:
+    """Write the centres of a model as VISE's ``bowcluster.bin``.
+
+    ``n_descriptors`` is the number of descriptors that the model was fitted to.
+    """
+    centers = np.ascontiguousarray(model.cluster_centers_, "<f4")
+    k, d = centers.shape
+    header = struct.pack(
+        "<B7If", VISE_FLOATS, k, d, model.n_iter_, model.n_iter_, n_descriptors, d, seed, model.inertia_ / n_descriptors
+    )
+    with replacing(Path(path)) as beside, beside.open("wb") as file:
+        file.write(header)
+        file.write(centers.tobytes())
+
+
+def read_vise_words(path: str | os.PathLike[str]) -> NDArray[np.float32]:
+    """Read the centres in VISE's ``bowcluster.bin``, memory-mapped."""
+    path = Path(path)
+    header = struct.calcsize("<B7If")
+    size = file_size(path, minimum=header)
+    with path.open("rb") as file:
+        kind, k, d = struct.unpack_from("<BII", file.read(header))
+    if kind != VISE_FLOATS or k * d == 0 or size != header + 4 * k * d:
+        raise FileFormatError(
+            f"'{path}' must hold {k} x {d} centres of type {VISE_FLOATS}, but has type {kind} and {size} bytes"
+        )
+    return np.memmap(path, "<f4", "r", header, (k, d))
+
+
+class BOWKMeansTrainer:
+    """A drop-in for the class of the same name that OpenCV 5 no longer has, by cluster closures.
+
+    Parameters
+    ----------
+    clusterCount : int
+        Number of words.
+    **settings
+        Parameters of :class:`~closure_kmeans.ClosureKMeans`. OpenCV's criteria, attempts and flags have no counterpart.
+
+    Examples
+    --------
+    >>> from closure_kmeans.datasets import load_sift
+    >>> trainer = BOWKMeansTrainer(50, random_state=0)
+    >>> trainer.add(load_sift()[:1000])
+    >>> trainer.cluster().shape
+    (50, 128)
+    """
+
+    def __init__(self, clusterCount: int, **settings: Any) -> None:
+        check.integer("clusterCount", clusterCount, 1)
+        self._model = ClosureKMeans(clusterCount, **settings)
+        self._descriptors: list[NDArray[Any]] = []
+
+    def add(self, descriptors: ArrayLike) -> None:
+        """Add descriptors, one a row."""
+        rows = np.asarray(descriptors)
+        if rows.ndim != 2 or 0 in rows.shape:
+            raise ValueError(f"descriptors must have shape (m, d), got {rows.shape}")
+        if self._descriptors and self._descriptors[0].shape[1] != rows.shape[1]:
+            raise ValueError(
+                f"descriptors must have {self._descriptors[0].shape[1]} columns like those before, got {rows.shape[1]}"
+            )
+        self._descriptors.append(rows)
+
+    def getDescriptors(self) -> list[NDArray[Any]]:  # noqa: N802
+        """The descriptors that were added."""
+        return self._descriptors
+
+    def descriptorsCount(self) -> int:  # noqa: N802
+        """How many they are."""
+        return sum(map(len, self._descriptors))
+
+    def clear(self) -> None:
+        """Forget them."""
+        self._descriptors = []
+
+    def cluster(self, descriptors: ArrayLike | None = None) -> NDArray[np.float32]:
+        """The words: (clusterCount, d), float32. Of given descriptors, or of all that were added."""
+        if descriptors is None:
+            if not self._descriptors:
+                raise ValueError("descriptors must be added before they can be clustered")
+            descriptors = np.concatenate(self._descriptors)
+        words: NDArray[np.float32] = self._model.fit(descriptors).cluster_centers_.astype(np.float32)
+        return words

@@ -1,0 +1,163 @@
+"""The experiment of the paper's section 4.5: the same images and the same search, and only the codebook differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from closure_kmeans.retrieval.collection import Collection, take
+from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
+from closure_kmeans.retrieval.index import ImageIndex, Query, inside_box
+from closure_kmeans.retrieval.verification import place
+from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, learn_vocabulary
+
+# Images of a ranking that are verified.
+N_RERANK = 200
+
+
+class Row(NamedTuple):
+    """One score."""
+
+    method: str
+    words: int  # how many the codebook has
+    levels: int  # scoring levels, 1 but for hierarchical codebooks
+    norm: str
+    images: int  # in the collection
+    reranked: bool
+    seed: int
+    score: float
+    seconds: float  # to learn the codebook
+    search_ms: float  # for a query, without its features
+
+
+class Indexed(NamedTuple):
+    """A collection whose regions have words, and the index of it."""
+
+    collection: Collection
+    words: Words
+    images: ImageIndex
+
+    def query(self, image: int, box: Box | None = None) -> Query:
+        """An image of the collection as a query."""
+        own = np.arange(*self.collection.offsets[image : image + 2])
+        if box is not None:
+            own = own[inside_box(self.collection.keypoints[own], box)]
+        words = self.words.words[own]
+        return Query(Words(words, None), place(words[:, 0], self.collection.keypoints[own]))
+
+
+def index_words(collection: Collection, vocabulary: Vocabulary, words: Words) -> Indexed:
+    """Index a collection whose words are known, be it of more images than it has."""
+    words = words._replace(words=words.words[: collection.offsets[-1]])
+    index = ImageIndex(vocabulary, collection.extraction)
+    index.add(collection, words)
+    return Indexed(collection, words, index)
+
+
+def ukbench(indexed: Indexed, **search: Any) -> float:
+    """The UKBench score of an index, every image a query."""
+    n_images = len(indexed.images)
+    return ukbench_score(
+        [
+            [result.image for result in indexed.images.search(indexed.query(image), n_results=4, **search)]
+            for image in range(n_images)
+        ]
+    )
+
+
+def oxford(indexed: Indexed, queries: Sequence[OxfordQuery], **search: Any) -> float:
+    """The mean average precision of an index over queries."""
+    stems = [PurePosixPath(name).stem for name in indexed.images.names]
+    number = {stem: image for image, stem in enumerate(stems)}
+    missing = [query.image for query in queries if query.image not in number]
+    if missing:
+        raise ValueError(f"the images must hold those of all queries, but '{missing[0]}' is not there")
+
+    def find(query: OxfordQuery) -> list[str]:
+        found = indexed.images.search(indexed.query(number[query.image], query.box), n_results=None, **search)
+        return [stems[result.image] for result in found]
+
+    return oxford_score(queries, find)
+
+
+class Plan(NamedTuple):
+    """What is compared."""
+
+    words: Sequence[int]
+    methods: Sequence[str]
+    norms: Sequence[str] = ("l1",)
+    seeds: Sequence[int] = (0,)
+    levels: Sequence[int] = (1,)  # of hierarchical codebooks
+    images: Sequence[int | None] = (None,)  # sizes of subsets; None for all
+    rerank: bool = False
+    root: bool = True
+
+
+def compare(
+    collection: Collection,
+    plan: Plan,
+    queries: Sequence[OxfordQuery] | None = None,
+    *,
+    n_jobs: int | None = None,
+    verbose: int = 0,
+) -> Iterator[Row]:
+    """Learn codebooks from all descriptors and score each; by UKBench unless queries of Oxford are given.
+
+    The codebook of a subset is that of the whole collection.
+    """
+    _check_subsets(plan, len(collection.names), whole_groups=queries is None)
+    codebooks = [(n, method, seed) for seed in plan.seeds for n in plan.words for method in plan.methods]
+    for n_words, method, seed in tqdm(codebooks, unit="codebook", disable=not verbose):
+        began = perf_counter()
+        learned = learn_vocabulary(
+            collection.descriptors, n_words, method=method, root=plan.root, random_state=seed, n_jobs=n_jobs
+        )
+        seconds = perf_counter() - began
+        for levels in plan.levels if method == "hkm" else (1,):
+            vocabulary = Vocabulary(learned.model, root=plan.root, levels=levels)
+            words = vocabulary.assign(collection.descriptors)
+            for row in score_words(collection, vocabulary, words, plan, queries, n_jobs):
+                yield Row(method=method, words=n_words, seed=seed, seconds=seconds, **row)
+
+
+def _check_subsets(plan: Plan, n_images: int, *, whole_groups: bool) -> None:
+    """Before hours of work."""
+    for size in plan.images:
+        n = n_images if size is None else size
+        if not 0 < n <= n_images:
+            raise ValueError(f"subsets must have 1 to {n_images} images, got {n}")
+        if whole_groups and n % UKBENCH_GROUP:
+            raise ValueError(f"the images must be whole groups of {UKBENCH_GROUP}, got {n} images")
+
+
+def score_words(
+    collection: Collection,
+    vocabulary: Vocabulary,
+    words: Words,
+    plan: Plan,
+    queries: Sequence[OxfordQuery] | None,
+    n_jobs: int | None,
+) -> Iterator[dict[str, Any]]:
+    """Score one codebook on all subsets, with all norms, with and without verification."""
+    for n_images in plan.images:
+        subset = collection if n_images is None else take(collection, n_images)
+        indexed = index_words(subset, vocabulary, words)
+        for norm in plan.norms:
+            for reranked in (False, True) if plan.rerank else (False,):
+                search = {"norm": norm, "n_rerank": N_RERANK if reranked else 0, "n_jobs": n_jobs}
+                began = perf_counter()
+                score = ukbench(indexed, **search) if queries is None else oxford(indexed, queries, **search)
+                n_queries = len(indexed.images) if queries is None else len(queries)
+                yield {
+                    "levels": vocabulary.levels,
+                    "norm": norm,
+                    "images": len(indexed.images),
+                    "reranked": reranked,
+                    "score": score,
+                    "search_ms": 1000 * (perf_counter() - began) / n_queries,
+                }

@@ -1,0 +1,318 @@
+"""ImageIndex: a collection of images that can be searched by an image, and the file that it is kept in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from closure_kmeans import _validation as check
+from closure_kmeans._files import FileFormatError, reading
+from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans.retrieval import inverted
+from closure_kmeans.retrieval.collection import (
+    Collection,
+    Extraction,
+    check_rows,
+    is_inside,
+    pack_names,
+    unpack_names,
+)
+from closure_kmeans.retrieval.evaluation import Box
+from closure_kmeans.retrieval.inverted import InvertedFile, Ranking
+from closure_kmeans.retrieval.verification import (
+    CIRCLES,
+    ELLIPSES,
+    MIN_INLIERS,
+    Places,
+    Verification,
+    count_inliers,
+    join_places,
+    place,
+    rerank,
+    select_places,
+)
+from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, pack_vocabulary, unpack_vocabulary
+
+
+class Query(NamedTuple):
+    """What is searched for."""
+
+    words: Words
+    places: Places
+
+
+class Result(NamedTuple):
+    """An image that was found."""
+
+    image: int  # its number in the index
+    name: str
+    score: float  # tf-idf, 1 for the same image
+    inliers: int | None  # regions in the right place; None if not looked at
+
+    @property
+    def verified(self) -> bool:
+        """Whether enough regions are in the right place."""
+        return self.inliers is not None and self.inliers >= MIN_INLIERS
+
+
+class ImageIndex:
+    """Images that can be searched by an image.
+
+    Parameters
+    ----------
+    vocabulary : Vocabulary
+    extraction : Extraction, optional
+        How features were and will be taken from images.
+
+    Attributes
+    ----------
+    names : list of str
+        The images, by their paths below their folders.
+    folders : list of str
+        Where the images are, or were when they were added.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, learn_vocabulary
+    >>> rng = np.random.default_rng(0)
+    >>> descriptors = rng.integers(0, 200, (600, 128), np.uint8)
+    >>> keypoints = rng.uniform(1, 300, (600, 4))
+    >>> collection = Collection(["a", "b", "c"], None, keypoints, descriptors, [0, 200, 400, 600], [], Extraction())
+    >>> index = ImageIndex(learn_vocabulary(descriptors, 100, random_state=0))
+    >>> index.add(collection)
+    >>> [result.name for result in index.search(index.query_of(1), n_results=1)]
+    ['b']
+    """
+
+    def __init__(self, vocabulary: Vocabulary, extraction: Extraction | None = None) -> None:
+        self.vocabulary = vocabulary
+        self.extraction = extraction or Extraction()
+        self.names: list[str] = []
+        self.folders: list[str] = []
+        self._folder_of = np.empty(0, np.int32)
+        self._inverted = inverted.invert(np.empty(0, np.int32), [0], vocabulary.n_words)
+        self._places: Places | None = None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    # -- images in and out ---------------------------------------------------------------------------------------------
+
+    def add(self, collection: Collection, words: Words | None = None) -> None:
+        """Add the images of a collection; none may have a name that is there already.
+
+        ``words`` are those of its regions, if they have been assigned before.
+        """
+        self._check_names(collection.names)
+        words = words or self.vocabulary.assign(collection.descriptors)
+        placed = place(words.words[:, 0], collection.keypoints, collection.offsets)
+        file = inverted.append(self._inverted, words.words, collection.offsets)  # of levels, all words count
+        # Only now that all went well.
+        self._inverted = file
+        self._places = placed if self._places is None else join_places(self._places, placed)
+        folder = collection.folder or ""
+        if folder not in self.folders:
+            self.folders.append(folder)
+        number = np.full(len(collection.names), self.folders.index(folder), np.int32)
+        self._folder_of = np.append(self._folder_of, number)
+        self.names = [*self.names, *collection.names]
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Leave out images, by name."""
+        gone = [self.number_of(name) for name in names]
+        kept = np.delete(np.arange(len(self)), gone)
+        self._inverted = inverted.remove(self._inverted, gone)
+        if self._places is not None:
+            self._places = select_places(self._places, kept)
+        self._folder_of = self._folder_of[kept]
+        self.names = [self.names[image] for image in kept]
+
+    def number_of(self, name: str) -> int:
+        """The number of an image."""
+        try:
+            return self.names.index(name)
+        except ValueError:
+            raise ValueError(f"the index must hold the image '{name}', but does not") from None
+
+    def path_of(self, image: int) -> Path:
+        """Where an image is, or was when it was added."""
+        return Path(self.folders[self._folder_of[image]]) / self.names[image]
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        known = set(self.names)
+        for name in names:
+            if name in known:
+                raise ValueError(f"names must differ, but '{name}' is in the index already or occurs twice")
+            if not is_inside(name):
+                raise ValueError(f"names must be paths below a folder, got '{name}'")
+            known.add(name)
+
+    # -- queries -------------------------------------------------------------------------------------------------------
+
+    def read_query(
+        self, image: str | os.PathLike[str] | NDArray[Any], *, box: Box | None = None, n_nearest: int = 1
+    ) -> Query:
+        """Take the features of an image, those inside a box (x1, y1, x2, y2) if one is given.
+
+        ``n_nearest`` words of each region count, weighted by their distances, if it is more than 1.
+        """
+        from closure_kmeans.features import local_features
+
+        features = local_features([image], **self.extraction._asdict())
+        return self.make_query(features.keypoints, features.descriptors, box=box, n_nearest=n_nearest)
+
+    def make_query(
+        self, keypoints: ArrayLike, descriptors: ArrayLike, *, box: Box | None = None, n_nearest: int = 1
+    ) -> Query:
+        """A query of features that are there already."""
+        points, rows = np.asarray(keypoints, np.float32), np.asarray(descriptors)
+        if box is not None:
+            inside = inside_box(points, box)
+            points, rows = points[inside], rows[inside]
+        if len(rows) == 0:
+            raise ValueError(f"the query must have features, but has none{'' if box is None else ' inside the box'}")
+        soft = n_nearest > 1
+        words = self.vocabulary.assign_softly(rows, n_nearest) if soft else self.vocabulary.assign(rows)
+        return Query(words, place(words.words[:, 0], points))
+
+    def query_of(self, image: int, *, box: Box | None = None) -> Query:
+        """An image of the index as a query; of a hierarchical vocabulary only the last level counts."""
+        if self._places is None:
+            raise ValueError("the index must hold images, but is empty")
+        own = self._places.of(image)
+        inside = slice(None) if box is None else inside_box(own.keypoints, box)
+        placed = place(own.words[inside], own.keypoints[inside])
+        if len(placed.words) == 0:
+            raise ValueError(f"the query must have features, but '{self.names[image]}' has none in the place asked for")
+        return Query(Words(placed.words[:, np.newaxis], None), placed)
+
+    def search(
+        self,
+        query: Query,
+        *,
+        norm: str = "l1",
+        n_results: int | None = 10,
+        n_rerank: int = 0,
+        verification: Verification | None = None,
+        n_jobs: int | None = None,
+    ) -> list[Result]:
+        """Find the images that are most like a query.
+
+        Parameters
+        ----------
+        query : Query
+            Of ``read_query``, ``make_query`` or ``query_of``.
+        norm : {"l1", "l2"}, default="l1"
+        n_results : int or None, default=10
+            How many images to find; None for all that share a word.
+        n_rerank : int, default=0
+            How many of the best to verify: those whose words are in the right places come first.
+        verification : Verification, optional
+            How.
+        n_jobs : int, optional
+            Threads of the verification.
+        """
+        if self._places is None:
+            raise ValueError("the index must hold images, but is empty")
+        check.integer("n_rerank", n_rerank, 0)
+        most = None if n_results is None else max(n_results, n_rerank)
+        words, weights = query.words
+        ranking = inverted.rank(self._inverted, words, weights=weights, norm=norm, n_results=most)
+        if n_rerank == 0:
+            return self._results(ranking, [None] * len(ranking.images))
+        settings = verification or Verification(dof=4 if self._places.keypoints.shape[1] == CIRCLES else 5)
+        n_verified = min(n_rerank, len(ranking.images))
+        found = count_inliers(query.places, self._places, ranking.images[:n_verified], settings, n_jobs)
+        ranking, inliers = rerank(ranking, found)
+        return self._results(ranking, inliers.tolist())[:n_results]
+
+    def _results(self, ranking: Ranking, inliers: Sequence[int | None]) -> list[Result]:
+        return [
+            Result(image, self.names[image], score, count)
+            for image, score, count in zip(ranking.images.tolist(), ranking.scores.tolist(), inliers, strict=True)
+        ]
+
+    def places_of(self, image: int) -> Places:
+        """Where the words of an image are."""
+        return self.query_of(image).places
+
+    # -- the file ------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the index into one file, beside an old one and then in its place."""
+        arrays, facts = pack_vocabulary(self.vocabulary)
+        stored = arrays | self._inverted._asdict()
+        stored |= {"names": pack_names(self.names), "folder_of": self._folder_of}
+        places = self._places or place([], np.empty((0, CIRCLES)), [0])
+        stored |= {"region_words": places.words, "keypoints": places.keypoints, "offsets": places.offsets}
+        write_tensors(
+            Path(path),
+            "image index",
+            stored,
+            facts | {"folders": self.folders, "extraction": self.extraction._asdict()},
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Open an index that was saved; its arrays are memory-mapped. No other file is looked at.
+
+        Raises
+        ------
+        FileFormatError
+            A ``ValueError``: the file is cut, damaged, or no index.
+        """
+        path = Path(path)
+        path.stat()
+        with reading(path, "an index of images"):
+            arrays, facts = read_tensors(path, "image index")
+            vocabulary = unpack_vocabulary(path, arrays, facts)
+            index = cls(vocabulary, Extraction(**facts["extraction"]))
+            names = unpack_names(path, arrays["names"])
+            _check_arrays(path, arrays, len(names), vocabulary.n_words, len(facts["folders"]))
+            index.names, index.folders, index._folder_of = names, facts["folders"], arrays["folder_of"]
+            index._inverted = InvertedFile(*(arrays[name] for name in InvertedFile._fields))
+            if names:
+                index._places = Places(*(arrays[name] for name in ("region_words", "keypoints", "offsets")))
+        return index
+
+
+def inside_box(keypoints: NDArray[np.float32], box: Box) -> NDArray[np.bool_]:
+    """Which keypoints lie in a box x1, y1, x2, y2."""
+    left, top, right, bottom = box
+    if not (left < right and top < bottom):
+        raise ValueError(f"box must be x1, y1, x2, y2 with x1 < x2 and y1 < y2, got {box}")
+    x, y = keypoints[:, 0], keypoints[:, 1]
+    inside: NDArray[np.bool_] = (x >= left) & (x <= right) & (y >= top) & (y <= bottom)
+    return inside
+
+
+def _check_arrays(path: Path, arrays: Arrays, n_images: int, n_words: int, n_folders: int) -> None:
+    """Whatever the compiled functions rely on, but for the image numbers and words, which they look at themselves."""
+    n_postings = len(arrays["images"])
+    shapes = {
+        "starts": ((n_words + 1,), "int64"),
+        "images": ((n_postings,), "int32"),
+        "counts": ((n_postings,), "float32"),
+        "idf": ((n_words,), "float32"),
+        "norms": ((2, n_images), "float64"),
+        "folder_of": ((n_images,), "int32"),
+        "region_words": ((len(arrays["keypoints"]),), "int32"),
+        "keypoints": ((len(arrays["region_words"]), ELLIPSES if arrays["keypoints"].shape[1] == 5 else 4), "float32"),
+    }
+    for name, (shape, dtype) in shapes.items():
+        if arrays[name].shape != shape or arrays[name].dtype != dtype:
+            found = f"{arrays[name].shape} {arrays[name].dtype}"
+            raise FileFormatError(f"'{path}' must hold '{name}' as {shape} {dtype}, but it is {found}")
+    starts = arrays["starts"]
+    if starts[0] != 0 or starts[-1] != n_postings or (np.diff(starts) < 0).any():
+        raise FileFormatError(f"'{path}' must list {n_postings} images of words, but does not")
+    folder_of = arrays["folder_of"]
+    if n_images and not 0 <= folder_of.min() <= folder_of.max() < n_folders:
+        raise FileFormatError(f"'{path}' must name one of {n_folders} folders for each image, but does not")
+    check_rows(path, arrays, ("region_words", "keypoints"), n_images)

@@ -1,0 +1,186 @@
+"""The inverted file: for each word the images that contain it, and tf-idf scores from it (Nistér and Stewénius 2006).
+
+A word weighs ``ln(N / N_i)``, N images, N_i of them with the word i; an image is the vector of its counts times the
+weights, normalised. ``‖q − d‖₁ = 2 − 2 Σ min(q_i, d_i)`` for L1, ``‖q − d‖₂² = 2 − 2 Σ q_i d_i`` for L2: only words
+that both have matter, so a query reads the lists of its own words and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from closure_kmeans import _validation as check
+from closure_kmeans._files import FileFormatError
+from closure_kmeans.retrieval import _kernels
+
+NORMS = ("l1", "l2")
+
+
+class InvertedFile(NamedTuple):
+    """Counts of words in images, as compressed sparse columns, and what weighs them."""
+
+    starts: NDArray[np.int64]  # (k + 1,) word w is in images[starts[w]:starts[w + 1]]
+    images: NDArray[np.int32]  # (m,) ascending for each word
+    counts: NDArray[np.float32]  # (m,) how often the image has the word
+    idf: NDArray[np.float32]  # (k,) ln(N / N_i); 0 for a word that no image has
+    norms: NDArray[np.float64]  # (2, N) L1 and L2 norms of the images' weighted counts
+
+    @property
+    def n_images(self) -> int:
+        """Number of images, N."""
+        return int(self.norms.shape[1])
+
+    @property
+    def n_words(self) -> int:
+        """Number of words, k."""
+        return len(self.idf)
+
+
+class Ranking(NamedTuple):
+    """Images by falling score; of equal ones the first comes first."""
+
+    images: NDArray[np.int64]  # (r,)
+    scores: NDArray[np.float64]  # (r,) 1 for the same image, near 0 for one that shares little
+
+
+def invert(words: ArrayLike, offsets: ArrayLike, n_words: int, *, weights: ArrayLike | None = None) -> InvertedFile:
+    """Turn the words of images around.
+
+    Parameters
+    ----------
+    words : (m,) or (m, r) array
+        The word of each region, or its r words; image after image.
+    offsets : (N + 1,) array
+        Image i holds ``words[offsets[i]:offsets[i + 1]]``.
+    n_words : int
+        Number of words that there are.
+    weights : array like ``words``, optional
+        How much each word counts; by default 1.
+
+    Examples
+    --------
+    >>> file = invert([0, 1, 1, 2, 0], [0, 3, 5], n_words=4)
+    >>> file.images.tolist(), file.starts.tolist()
+    ([0, 1, 0, 1], [0, 2, 3, 4, 4])
+    """
+    return _from_counts(_count_words(words, offsets, n_words, weights))
+
+
+def append(
+    file: InvertedFile, words: ArrayLike, offsets: ArrayLike, *, weights: ArrayLike | None = None
+) -> InvertedFile:
+    """Add images behind those that there are; a new file of all."""
+    added = _count_words(words, offsets, file.n_words, weights)
+    return _from_counts(sparse.vstack([_to_counts(file), added], format="csc"))
+
+
+def remove(file: InvertedFile, images: ArrayLike) -> InvertedFile:
+    """Leave out some images; those behind them move up."""
+    kept = np.ones(file.n_images, bool)
+    kept[np.asarray(images, np.int64)] = False
+    return _from_counts(_to_counts(file).tocsr()[kept].tocsc())
+
+
+def rank(
+    file: InvertedFile,
+    words: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    norm: str = "l1",
+    n_results: int | None = None,
+) -> Ranking:
+    """Rank the images that have words in common with a query.
+
+    Parameters
+    ----------
+    words : (m,) or (m, r) array
+        The words of the query's regions.
+    weights : array like ``words``, optional
+        How much each counts; by default 1.
+    norm : {"l1", "l2"}, default="l1"
+    n_results : int, optional
+        The most images to list; by default all that have a score above 0.
+
+    Examples
+    --------
+    >>> file = invert([0, 1, 1, 2, 0], [0, 3, 5], n_words=4)
+    >>> rank(file, [1, 1, 0])
+    Ranking(images=array([0]), scores=array([1.]))
+    """
+    check.choice("norm", norm, NORMS)
+    if n_results is not None:
+        check.integer("n_results", n_results, 1)
+    scores = _score(file, *_count_query(words, weights, file.n_words), norm)
+    best = np.flatnonzero(scores > 0)
+    if n_results is not None and n_results < len(best):
+        least = -np.partition(-scores[best], n_results - 1)[n_results - 1]
+        best = best[scores[best] >= least]
+    best = best[np.argsort(-scores[best], kind="stable")[:n_results]]
+    return Ranking(best, scores[best])
+
+
+def _score(file: InvertedFile, words: NDArray[Any], counts: NDArray[Any], norm: str) -> NDArray[np.float64]:
+    scores = np.zeros(file.n_images)
+    weighted = counts * file.idf[words]
+    length = weighted.sum() if norm == "l1" else np.sqrt((weighted**2).sum())
+    if length > 0:
+        inverse_norms = _inverse(file.norms[NORMS.index(norm)])
+        if not _kernels.add_scores(file, words, weighted / length, inverse_norms, norm == "l1", scores):
+            raise FileFormatError("the index must name images that it has, but does not: it was changed on disk")
+    return scores
+
+
+def _inverse(norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """One over the norms; 0 for an image in which no word has any weight."""
+    return np.divide(1, norms, out=np.zeros(len(norms)), where=np.asarray(norms) > 0)
+
+
+def _count_query(
+    words: ArrayLike, weights: ArrayLike | None, n_words: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The different words of a query, and how much there is of each."""
+    given = _check_words(words, n_words)
+    distinct, place = np.unique(given.ravel(), return_inverse=True)
+    counted = np.bincount(place, None if weights is None else np.ravel(weights), len(distinct))
+    return distinct.astype(np.int64), counted.astype(np.float64)
+
+
+def _check_words(words: ArrayLike, n_words: int) -> NDArray[Any]:
+    given = np.asarray(words)
+    if given.ndim not in (1, 2) or (given.size and given.dtype.kind not in "iu"):
+        raise ValueError(f"words must be whole numbers of shape (m,) or (m, r), got {given.dtype} of {given.shape}")
+    if given.size and (given.min() < 0 or given.max() >= n_words):
+        raise ValueError(f"words must lie in 0..{n_words - 1}, got values in {given.min()}..{given.max()}")
+    return given.astype(np.int64, copy=False)
+
+
+def _count_words(words: ArrayLike, offsets: ArrayLike, n_words: int, weights: ArrayLike | None) -> sparse.csc_array:
+    """How often each image has each word, a sparse (N, k) matrix."""
+    given, ends = _check_words(words, n_words), np.asarray(offsets, np.int64)
+    if ends[0] != 0 or ends[-1] != len(given) or (np.diff(ends) < 0).any():
+        raise ValueError(f"offsets must rise from 0 to the number of regions, {len(given)}")
+    per_region = given.size // len(given) if len(given) else 1
+    image = np.repeat(np.arange(len(ends) - 1, dtype=np.int32), np.diff(ends) * per_region)
+    values = np.ones(given.size, np.float32) if weights is None else np.ravel(weights).astype(np.float32)
+    return sparse.coo_array((values, (image, given.ravel())), (len(ends) - 1, n_words)).tocsc()
+
+
+def _to_counts(file: InvertedFile) -> sparse.csc_array:
+    return sparse.csc_array((file.counts, file.images, file.starts), (file.n_images, file.n_words))
+
+
+def _from_counts(counts: sparse.csc_array) -> InvertedFile:
+    """Weigh the counts."""
+    counts.sort_indices()
+    n_images, n_words = counts.shape
+    containing = np.diff(counts.indptr)
+    idf = np.log(n_images / np.maximum(containing, 1), out=np.zeros(n_words), where=containing > 0).astype(np.float32)
+    squares = counts.copy()
+    squares.data **= 2
+    wide = idf.astype(np.float64)
+    norms = np.stack([counts @ wide, np.sqrt(squares @ wide**2)])
+    return InvertedFile(counts.indptr.astype(np.int64), counts.indices.astype(np.int32), counts.data, idf, norms)

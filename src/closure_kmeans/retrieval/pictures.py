@@ -1,0 +1,132 @@
+"""Pictures of results: a query beside what it found, and lines between the regions that two images share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from closure_kmeans._files import replacing
+from closure_kmeans.features import ImageError, load_image
+from closure_kmeans.retrieval.evaluation import Box
+from closure_kmeans.retrieval.index import ImageIndex, Query, Result
+from closure_kmeans.retrieval.verification import Verification, align
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Pixels of the longer side of a picture in a row, of the space between two, and of the text below.
+SIDE, GAP, TEXT = 200, 8, 18
+# Pixels of the longer side of the two pictures between which lines are drawn.
+LARGE_SIDE = 600
+GREEN, RED, GREY, BLACK, WHITE = (0, 150, 0), (200, 0, 0), (150, 150, 150), (0, 0, 0), (255, 255, 255)
+
+
+def draw_results(
+    index: ImageIndex, query_path: str | os.PathLike[str], results: Sequence[Result], box: Box | None = None
+) -> Image:
+    """A row of the query and its results with their scores; verified results have a green frame.
+
+    An image that is no longer where it was gets an empty place that says so.
+    """
+    tiles = [_tile(Path(query_path), "query", RED, box)]
+    for result in results:
+        inliers = "" if result.inliers is None else f", {result.inliers} inliers"
+        color = GREEN if result.verified else GREY
+        tiles.append(_tile(index.path_of(result.image), f"{result.score:.3f}{inliers}", color))
+    return join(tiles)
+
+
+def draw_rows(rows: Sequence[Image]) -> Image:
+    """Rows of pictures, one below the other."""
+    from PIL import Image
+
+    sheet = Image.new("RGB", (max(row.width for row in rows), sum(row.height for row in rows)), WHITE)
+    top = 0
+    for row in rows:
+        sheet.paste(row, (0, top))
+        top += row.height
+    return sheet
+
+
+def draw_matches(
+    index: ImageIndex,
+    query_path: str | os.PathLike[str],
+    query: Query,
+    result: Result,
+    verification: Verification | None = None,
+) -> Image:
+    """The query and a result beside each other, and a line for each region that is in the right place in both."""
+    from PIL import ImageDraw
+
+    settings = verification or Verification()
+    other = index.places_of(result.image)
+    alignment = align(query.places, other, settings)
+    left, right = (_picture(path, LARGE_SIDE) for path in (Path(query_path), index.path_of(result.image)))
+    sheet = join([left[0], right[0]])
+    pen = ImageDraw.Draw(sheet)
+    rng = np.random.default_rng(0)
+    for here, there in alignment.pairs:
+        color = tuple(int(part) for part in rng.integers(60, 256, 3))
+        begin = query.places.keypoints[here, :2] * left[1]
+        end = other.keypoints[there, :2] * right[1] + (left[0].width + GAP, 0)
+        pen.line([*map(float, begin), *map(float, end)], fill=color, width=1)
+        for x, y in (begin, end):
+            pen.ellipse([x - 3, y - 3, x + 3, y + 3], outline=color)
+    return sheet
+
+
+def join(tiles: Sequence[Image]) -> Image:
+    """Pictures from left to right."""
+    from PIL import Image
+
+    width = sum(tile.width for tile in tiles) + GAP * (len(tiles) - 1)
+    sheet = Image.new("RGB", (width, max(tile.height for tile in tiles)), WHITE)
+    left = 0
+    for tile in tiles:
+        sheet.paste(tile, (left, 0))
+        left += tile.width + GAP
+    return sheet
+
+
+def save_picture(path: str | os.PathLike[str], picture: Image) -> None:
+    """Write a picture, whole or not at all."""
+    with replacing(Path(path)) as beside:
+        picture.save(beside)
+
+
+def _picture(path: Path, side: int) -> tuple[Any, float]:
+    """An image with its longer side scaled, and by how much; an empty one if it cannot be read."""
+    from PIL import Image, ImageDraw
+
+    try:
+        full = load_image(path)
+    except ImageError:
+        empty = Image.new("RGB", (side, side * 3 // 4), WHITE)
+        pen = ImageDraw.Draw(empty)
+        pen.rectangle([0, 0, empty.width - 1, empty.height - 1], outline=GREY)
+        pen.text((6, empty.height // 2), f"{path.name[-24:]} is gone", fill=RED)
+        return empty, 1.0
+    ratio = side / max(full.shape)
+    size = max(1, round(full.shape[1] * ratio)), max(1, round(full.shape[0] * ratio))
+    return Image.fromarray(full).resize(size, Image.Resampling.LANCZOS).convert("RGB"), ratio
+
+
+def _tile(path: Path, text: str, color: tuple[int, int, int], box: Box | None = None) -> Any:
+    """A small picture in a square, framed, with a text below."""
+    from PIL import Image, ImageDraw
+
+    picture, ratio = _picture(path, SIDE)
+    tile = Image.new("RGB", (SIDE, SIDE + TEXT), WHITE)
+    left, top = (SIDE - picture.width) // 2, (SIDE - picture.height) // 2
+    tile.paste(picture, (left, top))
+    pen = ImageDraw.Draw(tile)
+    pen.rectangle([left, top, left + picture.width - 1, top + picture.height - 1], outline=color, width=2)
+    if box is not None:
+        corners = [box[0] * ratio + left, box[1] * ratio + top, box[2] * ratio + left, box[3] * ratio + top]
+        pen.rectangle(corners, outline=(255, 200, 0), width=2)
+    pen.text((2, SIDE + 2), text, fill=BLACK)
+    return tile

@@ -1,0 +1,171 @@
+"""Spatial verification (Philbin et al. 2007): whether the words of two pictures lie in the same places.
+
+Regions of the same word are matched. One match is one hypothesis of how the one picture becomes the other, because a
+region has a place, a size and an angle or a shape; the hypothesis that carries most matches into each other wins.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from closure_kmeans import _validation as check
+from closure_kmeans._files import library
+from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans.retrieval import _kernels
+from closure_kmeans.retrieval.inverted import Ranking
+
+# Columns of keypoints: x, y, diameter and angle of a circle, or x, y and a, b, c of an ellipse.
+CIRCLES, ELLIPSES = 4, 5
+# Inliers without which two pictures are not held to show the same.
+MIN_INLIERS = 4
+VERIFIERS = ("matches", "opencv")
+
+
+class Places(NamedTuple):
+    """Where the words of images are."""
+
+    words: NDArray[np.int32]  # (m,) ascending in each image
+    keypoints: NDArray[np.float32]  # (m, 4) x, y, diameter, angle; or (m, 5) x, y, a, b, c of ellipses
+    offsets: NDArray[np.int64]  # (N + 1,) image i holds rows offsets[i]:offsets[i + 1]
+
+    def of(self, image: int) -> Places:
+        """Those of one image."""
+        own = slice(self.offsets[image], self.offsets[image + 1])
+        return place(self.words[own], self.keypoints[own])
+
+
+class Alignment(NamedTuple):
+    """How one picture becomes another."""
+
+    transform: NDArray[np.float64]  # (2, 3) affine
+    pairs: NDArray[np.int32]  # (n, 2) regions of the one and of the other that it carries into each other
+
+
+class Verification(NamedTuple):
+    """The settings of a verification."""
+
+    dof: int = 4  # degrees of freedom of a hypothesis
+    tolerance: float = 0.04  # distance allowed, as a share of the longer side of the area that has regions
+    verifier: str = "matches"
+
+
+def place(words: ArrayLike, keypoints: ArrayLike, offsets: ArrayLike | None = None) -> Places:
+    """Put the regions of each image into the order of their words; without ``offsets`` they are those of one image."""
+    named, where = np.asarray(words, np.int32), np.asarray(keypoints, np.float32)
+    ends = np.array([0, len(named)]) if offsets is None else np.asarray(offsets, np.int64)
+    if where.ndim != 2 or where.shape[1] not in (CIRCLES, ELLIPSES) or named.shape != where.shape[:1]:
+        raise ValueError(
+            f"keypoints must have 4 (x, y, diameter, angle) or 5 (x, y, a, b, c) columns and a row for each of "
+            f"{named.shape} words, got {where.shape}"
+        )
+    image = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    order = np.lexsort((named, image))
+    return Places(named[order], where[order], ends)
+
+
+def join_places(places: Places, added: Places) -> Places:
+    """The places of images, and of others behind them."""
+    if places.keypoints.shape[1] != added.keypoints.shape[1]:
+        raise ValueError(
+            f"keypoints must have {places.keypoints.shape[1]} columns like those in the index, "
+            f"got {added.keypoints.shape[1]}"
+        )
+    return Places(
+        np.concatenate([places.words, added.words]),
+        np.concatenate([places.keypoints, added.keypoints]),
+        np.concatenate([places.offsets, added.offsets[1:] + places.offsets[-1]]),
+    )
+
+
+def select_places(places: Places, images: NDArray[np.int64]) -> Places:
+    """The places of some images, whose numbers ascend."""
+    sizes = np.diff(places.offsets)
+    rows = np.repeat(np.isin(np.arange(len(sizes)), images), sizes)
+    offsets = np.append(0, np.cumsum(sizes[images]))
+    return Places(places.words[rows], places.keypoints[rows], offsets)
+
+
+def check_verification(settings: Verification, query: Places, others: Places) -> None:
+    """Settings that suit the keypoints, which are of one kind."""
+    n_columns = query.keypoints.shape[1]
+    if others.keypoints.shape[1] != n_columns:
+        raise ValueError(
+            f"keypoints must have as many columns in the query as in the index, "
+            f"got {n_columns} and {others.keypoints.shape[1]}"
+        )
+    check.choice("verifier", settings.verifier, VERIFIERS)
+    check.number("tolerance", settings.tolerance, 0)
+    allowed = (3, 4) if n_columns == CIRCLES else (5,)
+    if settings.dof not in allowed:
+        raise ValueError(
+            f"dof must be {' or '.join(map(str, allowed))} for keypoints of {n_columns} columns, got {settings.dof}"
+        )
+
+
+def align(query: Places, other: Places, settings: Verification = Verification()) -> Alignment:  # noqa: B008
+    """Find how one picture becomes another, each the places of a single image."""
+    check_verification(settings, query, other)
+    pairs = _kernels.match_words(query.words, other.words)
+    transform = np.full((2, 3), np.nan)
+    if len(pairs) == 0:
+        return Alignment(transform, pairs)
+    own, others = (settings.tolerance * _kernels.reach(one.keypoints) for one in (query, other))
+    tolerances = own, others
+    if settings.verifier == "opencv":
+        return _align_by_opencv(query.keypoints, other.keypoints, pairs, tolerances)
+    pairs = _kernels.verify_pairs(query.keypoints, other.keypoints, pairs, settings.dof, tolerances, transform)
+    return Alignment(transform, pairs)
+
+
+def _align_by_opencv(
+    keypoints: NDArray[Any], others: NDArray[Any], pairs: NDArray[np.int32], tolerances: tuple[float, float]
+) -> Alignment:
+    """A similarity by OpenCV's RANSAC; the error counts in the other picture alone."""
+    cv2 = library("cv2", "images", "the verifier 'opencv'")
+    there, back = keypoints[pairs[:, 0], :2], others[pairs[:, 1], :2]
+    found, mask = cv2.estimateAffinePartial2D(there, back, ransacReprojThreshold=max(tolerances[1], 1e-3))
+    if found is None:
+        return Alignment(np.full((2, 3), np.nan), pairs[:0])
+    inliers = np.empty(len(pairs), np.int32)
+    agreed = pairs[mask.ravel() > 0]
+    n_inliers = _kernels.find_inliers(keypoints, others, agreed, found, (np.inf, np.inf), inliers)  # each region once
+    return Alignment(found, agreed[inliers[:n_inliers]])
+
+
+def count_inliers(
+    query: Places,
+    places: Places,
+    images: NDArray[np.int64],
+    settings: Verification = Verification(),  # noqa: B008
+    n_jobs: int | None = None,
+) -> NDArray[np.int64]:
+    """How many regions of a query find their place in each of some images."""
+    check_verification(settings, query, places)
+    n_inliers = np.zeros(len(images), np.int64)
+    if settings.verifier == "opencv":
+        n_inliers[:] = [len(align(query, places.of(image), settings).pairs) for image in images]
+        return n_inliers
+    verify = partial(
+        _kernels.verify_images,
+        *(query.words, query.keypoints, places.offsets, places.words, places.keypoints),
+        *(np.ascontiguousarray(images, np.int64), settings.dof, float(settings.tolerance), n_inliers),
+    )
+    with Threads(count_threads(n_jobs)) as threads:
+        threads.for_each_block(verify, len(images))
+    return n_inliers
+
+
+def rerank(ranking: Ranking, n_inliers: NDArray[np.int64]) -> tuple[Ranking, NDArray[np.int64]]:
+    """Put the verified images of a ranking first, by inliers and then by score; the others keep their order.
+
+    ``n_inliers`` are those of the first images of the ranking. Returns the inliers in the new order too, 0 for images
+    that were not looked at.
+    """
+    inliers = np.zeros(len(ranking.images), np.int64)
+    inliers[: len(n_inliers)] = n_inliers
+    order = np.argsort(-np.where(inliers >= MIN_INLIERS, inliers, 0), kind="stable")
+    return Ranking(ranking.images[order], ranking.scores[order]), inliers[order]

@@ -1,0 +1,273 @@
+"""The vocabulary: clusters of descriptors, each of which is a visual word."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from closure_kmeans import ClosureKMeans
+from closure_kmeans import _validation as check
+from closure_kmeans._files import FileFormatError, reading
+from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans.base import BaseKMeans
+from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
+from closure_kmeans.quantizer import MANY_CENTERS, Quantizer, make_cells
+from closure_kmeans.storage import pack_model, unpack_model
+
+# Before the names of the model's arrays in a file.
+MODEL = "model."
+# The same for the cells by which words are found, and what is stored of them.
+CELLS, CELL_ARRAYS = "cells.", ("ids", "starts", "middles")
+# RootSIFT as bytes: values up to 0.5 are told apart, and there is hardly one above.
+ROOT_SCALE = 512
+# Rows that are rooted, or compared with all words, at a time.
+ROWS_AT_A_TIME = 1 << 15
+# Children of a node of hierarchical k-means.
+BRANCHINGS = range(6, 25)
+
+
+def tree_shape(n_words: int) -> tuple[int, int]:
+    """The branching and the depth of a tree whose leaves come nearest to a number of words; about 10 children each.
+
+    >>> tree_shape(100_000)
+    (10, 5)
+    """
+    shapes = [(branching, max(1, round(math.log(n_words, branching)))) for branching in BRANCHINGS]
+    return min(shapes, key=lambda shape: (round(abs(math.log(shape[0] ** shape[1] / n_words)), 1), abs(shape[0] - 10)))
+
+
+def _hierarchical(n_words: int, **settings: Any) -> HierarchicalKMeans:
+    return HierarchicalKMeans(*tree_shape(n_words), **settings)
+
+
+def _refined(n_words: int, **settings: Any) -> ApproximateKMeans:
+    return ApproximateKMeans(n_words, refined=True, **settings)
+
+
+METHODS: dict[str, Callable[..., BaseKMeans]] = {
+    "closure": ClosureKMeans,
+    "paper": ClosureKMeans.paper,
+    "akm": ApproximateKMeans,
+    "rakm": _refined,
+    "hkm": _hierarchical,
+    "lloyd": LloydKMeans,
+    "canopy": CanopyKMeans,
+}
+
+
+class Words(NamedTuple):
+    """The words of some regions."""
+
+    words: NDArray[np.int32]  # (m, r) the nearest word first
+    weights: NDArray[np.float32] | None  # (m, r) how much each counts; None for 1
+
+
+class Vocabulary:
+    """Visual words, and how descriptors become words.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        Its clusters are the words.
+    root : bool, default=True
+        Whether descriptors are made RootSIFT before they are compared, as they were for the model.
+    levels : int, default=1
+        Of a hierarchical model, how many of its last levels give words: a region then has a word in each.
+
+    Examples
+    --------
+    >>> from closure_kmeans.datasets import load_sift
+    >>> vocabulary = learn_vocabulary(load_sift()[:5000], 500, random_state=0)
+    >>> vocabulary.assign(load_sift()[:3]).words.shape
+    (3, 1)
+    """
+
+    def __init__(self, model: BaseKMeans, *, root: bool = True, levels: int = 1) -> None:
+        check.boolean("root", root)
+        check.integer("levels", levels, 1)
+        n_levels = len(model.levels_) if isinstance(model, HierarchicalKMeans) else 1
+        if levels > n_levels:
+            raise ValueError(f"levels must be at most {n_levels}, which the model has, got {levels}")
+        self.model = model
+        self.root = root
+        self.levels = levels
+
+    @property
+    def n_words(self) -> int:
+        """Number of words, those of all levels together."""
+        if self.levels == 1:
+            return len(self.model.cluster_centers_)
+        return sum(len(level.centers) for level in self.model.levels_[-self.levels :])
+
+    def assign(self, descriptors: ArrayLike) -> Words:
+        """The word of each descriptor."""
+        rows = self._prepare(descriptors)
+        if len(rows) == 0:
+            return Words(np.empty((0, self.levels), np.int32), None)
+        if self.levels == 1:
+            return Words(self.model.predict(rows)[:, np.newaxis], None)
+        sizes = [len(level.centers) for level in self.model.levels_[-self.levels :]]
+        behind = np.cumsum([0, *sizes[:0:-1]])[::-1]  # the leaves are numbered first, as with one level
+        return Words((self.model.paths(rows)[:, -self.levels :] + behind)[:, ::-1].astype(np.int32), None)
+
+    def assign_softly(self, descriptors: ArrayLike, n_nearest: int = 3, sigma: float | None = None) -> Words:
+        """The nearest words of each descriptor, weighted by ``exp(−d² / 2 s²)`` (Philbin et al. 2008).
+
+        All words are compared, so this is for queries rather than for collections. By default s is the root of the mean
+        squared distance to the nearest word.
+        """
+        check.integer("n_nearest", n_nearest, 1)
+        rows = self._prepare(descriptors)
+        centers = self.model.cluster_centers_
+        n_nearest = min(n_nearest, len(centers))
+        words = np.empty((len(rows), n_nearest), np.int32)
+        squares = np.empty((len(rows), n_nearest))
+        norms = np.einsum("ij,ij->i", centers, centers)
+        for first in range(0, len(rows), 256):
+            block = slice(first, first + 256)
+            wide = rows[block].astype(centers.dtype)
+            distances = norms - 2 * wide @ centers.T + np.einsum("ij,ij->i", wide, wide)[:, np.newaxis]
+            nearest = np.argpartition(distances, n_nearest - 1, axis=1)[:, :n_nearest]
+            apart = np.take_along_axis(distances, nearest, axis=1)
+            order = np.lexsort((nearest, apart))
+            words[block] = np.take_along_axis(nearest, order, axis=1)
+            squares[block] = np.maximum(np.take_along_axis(apart, order, axis=1), 0)
+        spread = squares[:, 0].mean() if sigma is None else sigma**2
+        weights = np.exp(-(squares - squares[:, :1]) / max(2 * spread, np.finfo(np.float64).tiny))
+        return Words(words, (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32))
+
+    def _prepare(self, descriptors: ArrayLike) -> NDArray[Any]:
+        return root_bytes(descriptors) if self.root else np.asarray(descriptors)
+
+
+def learn_vocabulary(
+    descriptors: ArrayLike,
+    n_words: int,
+    *,
+    method: str = "closure",
+    root: bool = True,
+    sample: int | None = None,
+    levels: int = 1,
+    random_state: int | None = None,
+    **settings: Any,
+) -> Vocabulary:
+    """Learn visual words from descriptors.
+
+    Parameters
+    ----------
+    descriptors : (m, d) array
+        uint8 stays uint8.
+    n_words : int
+        Number of words.
+    method : {"closure", "paper", "akm", "rakm", "hkm", "lloyd", "canopy"}, default="closure"
+        Cluster closures, the same exactly as in the paper, or one of the baselines. Hierarchical k-means gives as many
+        words as the tree nearest to ``n_words`` has leaves.
+    root : bool, default=True
+        Compare SIFT descriptors as RootSIFT, which finds more.
+    sample : int, optional
+        The most descriptors to learn from, drawn at random; by default all.
+    levels : int, default=1
+        Scoring levels of hierarchical k-means.
+    random_state : int, optional
+        Seed.
+    **settings
+        Parameters of the estimator, such as ``max_iter``, ``n_jobs`` or ``verbose``.
+    """
+    check.choice("method", method, tuple(METHODS))
+    check.integer("n_words", n_words, 2)
+    rows = np.asarray(descriptors)
+    if sample is not None:
+        check.integer("sample", sample, 1)
+        if sample < len(rows):
+            rng = check.generator(random_state)
+            rows = rows[np.sort(rng.choice(len(rows), sample, replace=False))]
+    model = METHODS[method](n_words, random_state=random_state, **settings)
+    model.fit(root_bytes(rows) if root else rows)
+    if model.stopped_by_ == "interrupted":
+        raise KeyboardInterrupt  # words that have not converged are no vocabulary
+    return Vocabulary(model, root=root, levels=levels)
+
+
+def root_bytes(descriptors: ArrayLike) -> NDArray[np.uint8]:
+    """RootSIFT as bytes, a quarter of the memory of floats: 512 times the values, which rarely exceed 0.5.
+
+    >>> root_bytes([[0, 1, 15, 0]])
+    array([[  0, 128, 255,   0]], dtype=uint8)
+    """
+    from closure_kmeans.features import root_sift
+
+    rows = np.asarray(descriptors)
+    rooted = np.empty(rows.shape, np.uint8)
+    for first in range(0, len(rows), ROWS_AT_A_TIME):
+        block = slice(first, first + ROWS_AT_A_TIME)
+        rooted[block] = np.minimum(np.rint(root_sift(rows[block]) * ROOT_SCALE), 255)
+    return rooted
+
+
+def save_vocabulary(path: str | os.PathLike[str], vocabulary: Vocabulary, key: str = "") -> None:
+    """Write a vocabulary of a flat model into one ``.safetensors`` file; ``key`` tells what it was learned from."""
+    arrays, facts = pack_vocabulary(vocabulary)
+    write_tensors(Path(path), "vocabulary", arrays, facts | {"key": key})
+
+
+def load_vocabulary(path: str | os.PathLike[str], key: str | None = None) -> Vocabulary | None:
+    """Read a vocabulary that was saved; None if it was learned from something else than ``key``."""
+    path = Path(path)
+    path.stat()
+    with reading(path, "a vocabulary"):
+        arrays, facts = read_tensors(path, "vocabulary")
+        if key is not None and facts["key"] != key:
+            return None
+        return unpack_vocabulary(path, arrays, facts)
+
+
+def pack_vocabulary(vocabulary: Vocabulary) -> tuple[Arrays, dict[str, Any]]:
+    """The arrays and the facts that a vocabulary is made of."""
+    model = vocabulary.model
+    if isinstance(model, HierarchicalKMeans):
+        raise TypeError("words can be saved if they are the clusters of a flat model, got those of a hierarchical one")
+    model.predict(model.cluster_centers_[:1])  # how many cells it looks into is known from then on, and stored
+    arrays, facts = pack_model(model)
+    arrays = {MODEL + name: array for name, array in arrays.items()}
+    quantizer = model._quantizers.get(np.float32)
+    if quantizer is not None:
+        arrays |= {CELLS + name: getattr(quantizer.cells, name) for name in CELL_ARRAYS}
+    return arrays, {"model": facts, "root": vocabulary.root}
+
+
+def unpack_vocabulary(path: Path, arrays: Arrays, facts: dict[str, Any]) -> Vocabulary:
+    """The vocabulary that arrays and facts of a file make."""
+    own = {name.removeprefix(MODEL): array for name, array in arrays.items() if name.startswith(MODEL)}
+    model = unpack_model(path, own, facts["model"])
+    if len(model.cluster_centers_) > MANY_CENTERS:
+        model._quantizers[np.float32] = _unpack_cells(path, model, *(arrays[CELLS + name] for name in CELL_ARRAYS))
+    return Vocabulary(model, root=facts["root"])
+
+
+def _unpack_cells(
+    path: Path, model: BaseKMeans, ids: NDArray[Any], starts: NDArray[Any], middles: NDArray[Any]
+) -> Quantizer:
+    """The cells by which ``predict`` finds a word: to build them takes longer than most queries."""
+    centers = model.cluster_centers_.astype(np.float32)
+    mean = centers.mean(axis=0)
+    n_cells = len(middles)
+    fits = ids.shape == (len(centers),) and starts.shape == (n_cells + 1,) and middles.shape == (n_cells, len(mean))
+    fits = fits and [str(array.dtype) for array in (ids, starts, middles)] == ["int32", "int64", "float32"]
+    if not (
+        fits
+        and np.array_equal(np.sort(ids), np.arange(len(centers)))
+        and starts[0] == 0
+        and starts[-1] == len(centers)
+        and (np.diff(starts) >= 0).all()
+        and np.isfinite(middles).all()
+        and model._n_probes is not None
+        and model._n_probes <= n_cells
+    ):
+        raise FileFormatError(f"'{path}' must group all {len(centers)} words into cells, but does not")
+    return Quantizer(make_cells(centers - mean, mean, ids, starts, middles), model._n_probes)

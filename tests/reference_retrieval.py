@@ -1,0 +1,107 @@
+"""The retrieval written from its definitions: dense vectors, and every pair of regions looked at one by one."""
+
+import math
+
+import numpy as np
+
+
+def weighted_vectors(counts):
+    """Rows of counts times ln(N / N_i); 0 where no image has the word."""
+    n_images = len(counts)
+    weights = [math.log(n_images / containing) if containing else 0.0 for containing in (counts > 0).sum(axis=0)]
+    return np.array(weights), counts * np.array(weights)
+
+
+def normalized(vector, norm):
+    length = np.abs(vector).sum() if norm == "l1" else math.sqrt((vector**2).sum())
+    return vector / length if length > 0 else vector * 0
+
+
+def scores(counts, query, norm):
+    """1 - half the L1 distance, or half the squared L2 distance, of normalised vectors; 0 where either is empty."""
+    weights, images = weighted_vectors(counts)
+    asked = normalized(query * weights, norm)
+    found = []
+    for image in images:
+        own = normalized(image, norm)
+        if not own.any() or not asked.any():
+            found.append(0.0)
+        elif norm == "l1":
+            found.append(1 - np.abs(asked - own).sum() / 2)
+        else:
+            found.append(1 - ((asked - own) ** 2).sum() / 2)
+    return np.array(found)
+
+
+def end_of_run(words, begin):
+    return next((i for i in range(begin, len(words)) if words[i] != words[begin]), len(words))
+
+
+def match_words(words, others, most_of_a_word, most):
+    pairs = []
+    for word in sorted(set(words) & set(others)):
+        new = [(i, j) for i, a in enumerate(words) for j, b in enumerate(others) if a == b == word]
+        if len(new) <= most_of_a_word and len(pairs) + len(new) <= most:
+            pairs += new
+    return np.array(pairs).reshape(-1, 2)
+
+
+def frame(keypoint, dof):
+    if dof == 5:
+        a, b, c = keypoint[2:].astype(np.float64)
+        return np.linalg.cholesky(np.linalg.inv([[a, b], [b, c]]))
+    turn = math.radians(keypoint[3]) if dof == 4 else 0.0
+    return keypoint[2] / 2 * np.array([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]])
+
+
+def transform_between(keypoint, other, dof):
+    matrix = frame(other, dof) @ np.linalg.inv(frame(keypoint, dof))
+    return np.column_stack([matrix, other[:2] - matrix @ keypoint[:2]])
+
+
+def find_inliers(keypoints, others, pairs, transform, tolerances):
+    matrix, shift = transform[:, :2], transform[:, 2]
+    used, other_used, inliers = set(), set(), []
+    for number, (i, j) in enumerate(pairs):
+        there = np.linalg.norm(matrix @ keypoints[i, :2] + shift - others[j, :2])
+        back = np.linalg.norm(np.linalg.solve(matrix, others[j, :2] - shift) - keypoints[i, :2])
+        if there <= tolerances[1] and back <= tolerances[0] and i not in used and j not in other_used:
+            used.add(i)
+            other_used.add(j)
+            inliers.append(number)
+    return inliers
+
+
+def fit_affine(keypoints, others, pairs):
+    here = np.column_stack([keypoints[pairs[:, 0], :2], np.ones(len(pairs))]).astype(np.float64)
+    return np.linalg.lstsq(here, others[pairs[:, 1], :2].astype(np.float64), rcond=None)[0].T
+
+
+def verify_pairs(keypoints, others, pairs, dof, tolerances):
+    best, inliers = None, []
+    for number, (i, j) in enumerate(pairs):
+        missing = 1 - len(inliers) / len(pairs)
+        if inliers and (missing == 0 or number >= math.log(1e-3) / math.log(missing)):
+            break
+        trial = transform_between(keypoints[i], others[j], dof)
+        found = find_inliers(keypoints, others, pairs, trial, tolerances)
+        if len(found) > len(inliers):
+            best, inliers = trial, found
+    for _ in range(4):
+        chosen = pairs[inliers]
+        if len(inliers) < 3 or np.linalg.matrix_rank(keypoints[chosen[:, 0], :2] - keypoints[chosen[0, 0], :2]) < 2:
+            break
+        trial = fit_affine(keypoints, others, chosen)
+        found = find_inliers(keypoints, others, pairs, trial, tolerances)
+        if len(found) <= len(inliers):
+            break
+        best, inliers = trial, found
+    return best, pairs[inliers]
+
+
+def average_precision(ranking, positives, junk):
+    """The closed form: what the i-th positive at the junk-free rank r contributes."""
+    clean = [image for image in dict.fromkeys(ranking) if image not in junk]
+    ranks = [rank for rank, image in enumerate(clean) if image in positives]
+    parts = [((1 if r == 0 else i / r) + (i + 1) / (r + 1)) / 2 for i, r in enumerate(ranks)]
+    return sum(parts) / len(positives)

@@ -1,0 +1,802 @@
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
+import cv2
+import numpy as np
+import pytest
+import reference_retrieval as reference
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from closure_kmeans import _files, cli
+from closure_kmeans.features import load_image, local_features
+from closure_kmeans.retrieval import (
+    Collection,
+    Extraction,
+    ImageIndex,
+    Verification,
+    Vocabulary,
+    align,
+    append,
+    average_precision,
+    collect,
+    invert,
+    learn_vocabulary,
+    load_collection,
+    load_vocabulary,
+    place,
+    rank,
+    read_oxford,
+    remove,
+    rerank,
+    root_bytes,
+    save_collection,
+    save_vocabulary,
+    tree_shape,
+    ukbench_score,
+)
+from closure_kmeans.retrieval.experiment import Plan, compare
+from closure_kmeans.retrieval.inverted import Ranking
+from closure_kmeans.retrieval.pictures import draw_matches, draw_results, draw_rows
+from closure_kmeans.vectors import FileFormatError
+
+N_OBJECTS, SIDE = 6, 160
+
+
+def view(texture, number):
+    """A photo of a textured object: turned, scaled, brighter."""
+    turn = cv2.getRotationMatrix2D((SIDE / 2, SIDE / 2), 13 * number, 1 + 0.08 * number)
+    return cv2.warpAffine(texture, turn, (SIDE, SIDE), borderMode=cv2.BORDER_REFLECT)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Four photos each of some objects, named like UKBench."""
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for number in range(N_OBJECTS):
+        texture = cv2.GaussianBlur(rng.integers(0, 256, (SIDE, SIDE), np.uint8), (0, 0), 2.5)
+        texture = cv2.normalize(texture, None, 0, 255, cv2.NORM_MINMAX)
+        for turn in range(4):
+            Image.fromarray(view(texture, turn)).save(folder / f"image{4 * number + turn:03}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def collection(photos):
+    return collect(photos)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(collection):
+    return learn_vocabulary(collection.descriptors, 400, random_state=0)
+
+
+@pytest.fixture
+def index(collection, vocabulary):
+    made = ImageIndex(vocabulary)
+    made.add(collection)
+    return made
+
+
+@pytest.fixture
+def run():
+    def invoke(*arguments, code=0):
+        result = CliRunner().invoke(cli.main, ["retrieval", *map(str, arguments)])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    return invoke
+
+
+# -- protocols -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ranking", "expected"),
+    [
+        ("ab", 1.0),
+        ("axb", (1 + (1 / 2 + 2 / 3) / 2) / 2),
+        ("xa", (0 + 1 / 2) / 2 / 2),
+        ("jajb", 1.0),  # junk is not there
+        ("aab", 1.0),  # listed twice counts once
+        ("xyz", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_average_precision_by_hand(ranking, expected):
+    assert average_precision(ranking, {"a", "b"}, {"j"}) == pytest.approx(expected)
+
+
+@given(
+    ranking=st.lists(st.integers(0, 20), max_size=30),
+    positives=st.sets(st.integers(0, 20), min_size=1),
+    junk=st.sets(st.integers(0, 20)),
+)
+def test_average_precision_is_the_closed_form(ranking, positives, junk):
+    positives -= junk
+    if positives:
+        expected = reference.average_precision(ranking, positives, junk)
+        assert average_precision(ranking, positives, junk) == pytest.approx(expected)
+        assert 0 <= expected <= 1
+    else:
+        with pytest.raises(ValueError, match="positives must not be empty"):
+            average_precision(ranking, positives, junk)
+
+
+def test_ukbench_score_by_hand():
+    perfect = [[4 * (i // 4) + j for j in range(4)] for i in range(8)]
+    assert ukbench_score(perfect) == 4
+    assert ukbench_score([[i] for i in range(8)]) == 1
+    assert ukbench_score([[i, 9, 9, 9, *perfect[i]] for i in range(8)]) == 1  # the fifth does not count
+    for wrong in ([], perfect[:5]):
+        with pytest.raises(ValueError, match="whole groups of 4"):
+            ukbench_score(wrong)
+
+
+def write_ground_truth(folder, query="oxc1_image000 10 20.5 100 110", good="image001\n", ok="image002\n", junk=""):
+    folder.mkdir(exist_ok=True)
+    for kind, text in (("query", query), ("good", good), ("ok", ok), ("junk", junk)):
+        (folder / f"object_1_{kind}.txt").write_text(text)
+    return folder
+
+
+def test_read_oxford(tmp_path):
+    (query,) = read_oxford(write_ground_truth(tmp_path, junk="image003\nimage004\n"))
+    assert query == (
+        *("object_1", "image000", (10, 20.5, 100, 110)),
+        *({"image001", "image002"}, {"image003", "image004"}),
+    )
+    assert read_oxford(write_ground_truth(tmp_path, query="paris_7 0 0 1 1"))[0].image == "paris_7"
+    for wrong in ("", "image", "image 1 2 3", "image a b c d"):
+        with pytest.raises(FileFormatError, match="a box x1 y1 x2 y2"):
+            read_oxford(write_ground_truth(tmp_path, query=wrong))
+    with pytest.raises(FileFormatError, match="should find"):
+        read_oxford(write_ground_truth(tmp_path, good="", ok=""))
+    with pytest.raises(FileNotFoundError, match="must hold ground truth"):
+        read_oxford(tmp_path / "nowhere")
+
+
+# -- inverted file ---------------------------------------------------------------------------------------------------
+
+
+def make_counts(seed, n_images=15, n_words=12):
+    counts = np.random.default_rng(seed).poisson(0.5, (n_images, n_words))
+    words = np.concatenate([np.repeat(np.arange(n_words), row) for row in counts])
+    return counts, words, np.append(0, np.cumsum(counts.sum(axis=1)))
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize("seed", range(5))
+def test_rank_is_the_definition(norm, seed):
+    counts, words, offsets = make_counts(seed)
+    file = invert(words, offsets, 12)
+    query = words[offsets[0] : offsets[3]]
+    scores = reference.scores(counts, np.bincount(query, minlength=12), norm).round(9)
+    found = rank(file, query, norm=norm)
+    np.testing.assert_allclose(found.scores, scores[found.images], atol=1e-6)
+    assert set(found.images) == set(np.flatnonzero(scores > 1e-9))
+    assert all(before >= after for before, after in pairwise(found.scores))
+    few = rank(file, query, norm=norm, n_results=3)
+    np.testing.assert_array_equal(few.images, found.images[:3])
+
+
+def test_equal_scores_are_in_the_order_of_the_images():
+    file = invert([0, 1, 0, 1, 0, 1, 2], [0, 2, 4, 6, 7], 3)
+    assert rank(file, [1, 0]).images.tolist() == [0, 1, 2]
+    assert rank(file, [1, 0], n_results=2).images.tolist() == [0, 1]
+
+
+def test_words_unseen_or_everywhere_weigh_nothing():
+    file = invert([0, 1, 0, 2], [0, 2, 4], 5)
+    assert file.idf.tolist() == pytest.approx([0, np.log(2), np.log(2), 0, 0])
+    assert rank(file, [0, 3, 4]).images.tolist() == []
+    assert rank(file, [0, 1, 3]).scores.tolist() == pytest.approx([1])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_images_added_and_removed_are_as_if_always_so(seed):
+    counts, words, offsets = make_counts(seed)
+    whole = invert(words, offsets, 12)
+    first = invert(words[: offsets[6]], offsets[:7], 12)
+    both = append(first, words[offsets[6] :], offsets[6:] - offsets[6])
+    for ours, theirs in zip(both, whole, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    kept = [0, 1, 3, 4, 6, 7, 8, 9, 10, 12, 13, 14]
+    left = np.concatenate([words[offsets[i] : offsets[i + 1]] for i in kept])
+    expected = invert(left, np.append(0, np.cumsum(counts[kept].sum(axis=1))), 12)
+    for ours, theirs in zip(remove(whole, [2, 11, 5]), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_several_words_of_a_region_and_weights():
+    twice = invert([[0, 1], [1, 2]], [0, 1, 2], 3, weights=[[0.75, 0.25], [0.5, 0.5]])
+    assert twice.counts.tolist() == [0.75, 0.25, 0.5, 0.5]
+    assert rank(twice, [[0, 1]], weights=[[0.9, 0.1]]).images.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: invert([0, 5], [0, 2], 5), "words must lie in 0..4"),
+        (lambda: invert([0.5], [0, 1], 5), "words must be whole numbers"),
+        (lambda: invert([0, 1], [0, 1], 5), "offsets must rise from 0 to the number of regions, 2"),
+        (lambda: rank(invert([0], [0, 1], 2), [-1]), "words must lie in 0..1"),
+        (lambda: rank(invert([0], [0, 1], 2), [0], norm="l3"), "norm must be one of 'l1', 'l2'"),
+        (lambda: rank(invert([0], [0, 1], 2), [0], n_results=0), "n_results must be at least 1"),
+        (lambda: place([0, 1], np.ones((2, 3))), "keypoints must have 4"),
+        (lambda: align(*2 * [place([0], np.ones((1, 4)))], Verification(5)), "dof must be 3 or 4 for keypoints of 4"),
+        (lambda: align(*2 * [place([0], np.ones((1, 5)))]), "dof must be 5 for keypoints of 5 columns, got 4"),
+        (lambda: align(place([0], np.ones((1, 5))), place([0], np.ones((1, 4))), Verification(5)), "as many columns"),
+        (lambda: learn_vocabulary(np.ones((9, 128)), 2, method="magic"), "method must be one of"),
+    ],
+)
+def test_bad_values(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# -- vocabulary ------------------------------------------------------------------------------------------------------
+
+
+def test_root_bytes_are_scaled_root_sift(collection):
+    shares = collection.descriptors / collection.descriptors.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(root_bytes(collection.descriptors), np.minimum(512 * np.sqrt(shares), 255), atol=0.51)
+    assert root_bytes(collection.descriptors).dtype == np.uint8
+
+
+@pytest.mark.parametrize("method", ["closure", "paper", "akm", "rakm", "hkm", "lloyd", "canopy"])
+def test_every_method_learns_words(collection, method):
+    learned = learn_vocabulary(collection.descriptors, 30, method=method, sample=500, random_state=0)
+    words = learned.assign(collection.descriptors[:50]).words
+    assert words.shape == (50, 1)
+    assert 0 <= words.min() <= words.max() < learned.n_words
+
+
+@pytest.mark.parametrize(("n_words", "shape"), [(10, (10, 1)), (1000, (10, 3)), (100_000, (10, 5)), (10**6, (10, 6))])
+def test_the_shape_of_trees(n_words, shape):
+    assert tree_shape(n_words) == shape
+
+
+def test_scoring_levels(collection):
+    learned = learn_vocabulary(collection.descriptors, 216, method="hkm", random_state=0)
+    both = Vocabulary(learned.model, levels=2)
+    paths = learned.model.paths(root_bytes(collection.descriptors))
+    words = both.assign(collection.descriptors).words
+    np.testing.assert_array_equal(words[:, 0], paths[:, -1])
+    np.testing.assert_array_equal(words[:, 1], len(learned.model.cluster_centers_) + paths[:, -2])
+    assert both.n_words == words.max() + 1
+    with pytest.raises(ValueError, match="levels must be at most"):
+        Vocabulary(learned.model, levels=9)
+    made = ImageIndex(both)
+    made.add(collection)
+    assert made.search(made.query_of(5), n_results=1)[0].image == 5
+
+
+def test_soft_assignment(collection, vocabulary):
+    rows = collection.descriptors[:40]
+    words, weights = vocabulary.assign_softly(rows, 3)
+    distances = vocabulary.model.transform(root_bytes(rows).astype(np.float32))
+    np.testing.assert_array_equal(words, np.argsort(distances, axis=1)[:, :3])
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-5)
+    assert (np.diff(weights, axis=1) <= 0).all()
+    squares = np.take_along_axis(distances, words, axis=1).astype(np.float64) ** 2
+    expected = np.exp(-squares / (2 * squares[:, 0].mean()))
+    np.testing.assert_allclose(weights, expected / expected.sum(axis=1, keepdims=True), rtol=1e-3)
+
+
+def test_an_interrupt_leaves_no_vocabulary(collection):
+    def interrupt(record):
+        raise KeyboardInterrupt
+
+    with pytest.warns(RuntimeWarning, match="interrupted"), pytest.raises(KeyboardInterrupt):
+        learn_vocabulary(collection.descriptors, 100, random_state=0, callback=interrupt)
+
+
+def test_saved_stages_are_taken_up(collection, vocabulary, tmp_path):
+    save_vocabulary(tmp_path / "words.safetensors", vocabulary, "key")
+    loaded = load_vocabulary(tmp_path / "words.safetensors", "key")
+    assert loaded.root
+    rows = collection.descriptors[:99]
+    np.testing.assert_array_equal(loaded.assign(rows).words, vocabulary.assign(rows).words)
+    assert load_vocabulary(tmp_path / "words.safetensors", "other") is None
+    save_collection(tmp_path / "features.safetensors", collection, "key")
+    for ours, theirs in zip(load_collection(tmp_path / "features.safetensors", "key"), collection, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert load_collection(tmp_path / "features.safetensors", "other") is None
+
+
+# -- verification ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verifier", ["matches", "opencv"])
+def test_a_moved_picture_is_recognised(index, verifier):
+    """Three photos of an object are its first one, turned by 13 degrees more each and a little larger."""
+    settings = Verification(verifier=verifier)
+    for turn in (1, 2):
+        found = align(index.places_of(0), index.places_of(turn), settings)
+        expected = cv2.getRotationMatrix2D((SIDE / 2, SIDE / 2), 13 * turn, 1 + 0.08 * turn)
+        assert len(found.pairs) >= 10
+        np.testing.assert_allclose(found.transform[:, :2], expected[:, :2], atol=0.1)
+        assert len(np.unique(found.pairs[:, 0])) == len(np.unique(found.pairs[:, 1])) == len(found.pairs)
+    same = len(align(index.places_of(0), index.places_of(1), settings).pairs)
+    assert len(align(index.places_of(0), index.places_of(9), settings).pairs) < same / 2
+
+
+def test_three_degrees_of_freedom_do_not_turn(index):
+    upright = len(align(index.places_of(0), index.places_of(3), Verification(3)).pairs)
+    turned = len(align(index.places_of(0), index.places_of(3), Verification(4)).pairs)
+    assert upright < turned
+
+
+def test_pictures_without_common_words():
+    one, other = place([1, 2], np.ones((2, 4))), place([3], np.ones((1, 4)))
+    for verifier in ("matches", "opencv"):
+        assert len(align(one, other, Verification(verifier=verifier)).pairs) == 0
+
+
+def test_rerank_puts_verified_images_first():
+    ranking = Ranking(np.array([7, 3, 9, 1, 4]), np.array([0.9, 0.8, 0.7, 0.6, 0.5]))
+    found, inliers = rerank(ranking, np.array([3, 4, 20, 4]))
+    assert found.images.tolist() == [9, 3, 1, 7, 4]
+    assert found.scores.tolist() == [0.7, 0.8, 0.6, 0.9, 0.5]
+    assert inliers.tolist() == [20, 4, 4, 3, 0]
+
+
+# -- index -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize("n_rerank", [0, 10])
+def test_the_photos_of_an_object_find_each_other(index, photos, norm, n_rerank):
+    rankings = []
+    for image, name in enumerate(index.names):
+        found = index.search(index.read_query(photos / name), n_results=4, norm=norm, n_rerank=n_rerank)
+        assert found[0].image == image
+        assert found[0].score == pytest.approx(1)
+        assert found[0].verified == (n_rerank > 0)
+        rankings.append([result.image for result in found])
+    assert ukbench_score(rankings) > 3.5
+
+
+def test_threads_do_not_change_the_results(index):
+    query = index.query_of(0)
+    assert index.search(query, n_rerank=20, n_jobs=1) == index.search(query, n_rerank=20, n_jobs=2)
+
+
+def test_a_box_takes_what_is_inside(index, photos, collection):
+    box = (20, 30, 90, 100)
+    asked = index.read_query(photos / index.names[0], box=box)
+    where = asked.places.keypoints[:, :2]
+    assert (where >= box[:2]).all()
+    assert (where <= box[2:]).all()
+    own = collection.keypoints[: collection.offsets[1]]
+    inside = ((own[:, :2] >= box[:2]) & (own[:, :2] <= box[2:])).all(axis=1)
+    assert len(where) == inside.sum()
+    assert index.search(asked, n_results=1)[0].image // 4 == 0  # another of the same object may be larger
+    np.testing.assert_array_equal(index.query_of(0, box=box).places.words, asked.places.words)
+    for empty in ((-9, -9, -5, -5),):
+        with pytest.raises(ValueError, match="must have features"):
+            index.read_query(photos / index.names[0], box=empty)
+        with pytest.raises(ValueError, match="must have features"):
+            index.query_of(0, box=empty)
+    with pytest.raises(ValueError, match="x1 < x2"):
+        index.read_query(photos / index.names[0], box=(5, 5, 5, 9))
+
+
+def test_soft_queries_find_the_same(index, photos):
+    asked = index.read_query(photos / index.names[4], n_nearest=3)
+    assert asked.words.words.shape[1] == 3
+    assert {result.image // 4 for result in index.search(asked, n_results=3)} == {1}
+
+
+def parts(collection, begin, end):
+    rows = slice(collection.offsets[begin], collection.offsets[end])
+    return collection._replace(
+        names=collection.names[begin:end],
+        keypoints=collection.keypoints[rows],
+        descriptors=collection.descriptors[rows],
+        offsets=collection.offsets[begin : end + 1] - collection.offsets[begin],
+    )
+
+
+def check_same(one, other):
+    assert one.names == other.names
+    for image in range(len(one)):
+        ours, theirs = (made.search(made.query_of(image), n_results=None, n_rerank=5) for made in (one, other))
+        assert [result.name for result in ours] == [result.name for result in theirs]
+        np.testing.assert_allclose([r.score for r in ours], [r.score for r in theirs], rtol=1e-5)
+
+
+def test_additions_and_removals(index, collection, vocabulary, tmp_path):
+    other = ImageIndex(vocabulary)
+    other.add(parts(collection, 0, 10))
+    other.save(tmp_path / "photos.index")
+    other = ImageIndex.load(tmp_path / "photos.index")
+    other.add(parts(collection, 10, 24))
+    check_same(index, other)
+    other.remove(collection.names[10:])
+    few = ImageIndex(vocabulary)
+    few.add(parts(collection, 0, 10))
+    check_same(few, other)
+    with pytest.raises(ValueError, match=r"must hold the image 'nothing.png'"):
+        other.remove(["nothing.png"])
+    with pytest.raises(ValueError, match=r"'image003.png' is in the index already"):
+        other.add(parts(collection, 3, 5))
+    with pytest.raises(ValueError, match="paths below a folder"):
+        other.add(parts(collection, 20, 21)._replace(names=["../up.png"]))
+    check_same(few, other)
+
+
+def test_images_without_features_are_never_found(index, collection):
+    index.add(collection._replace(names=["flat.png"], keypoints=np.empty((0, 4)), descriptors=np.empty((0, 128), "u1"),
+                                  offsets=np.array([0, 0])))  # fmt: skip
+    found = index.search(index.query_of(0), n_results=None, n_rerank=99)
+    assert "flat.png" not in [result.name for result in found]
+    with pytest.raises(ValueError, match=r"'flat.png' has none"):
+        index.query_of(len(index) - 1)
+
+
+def test_an_empty_index(vocabulary, collection, tmp_path):
+    made = ImageIndex(vocabulary)
+    made.save(tmp_path / "photos.index")
+    for empty in (made, ImageIndex.load(tmp_path / "photos.index")):
+        with pytest.raises(ValueError, match="must hold images, but is empty"):
+            empty.search(empty.make_query(collection.keypoints, collection.descriptors))
+        with pytest.raises(ValueError, match="must hold images, but is empty"):
+            empty.query_of(0)
+
+
+def test_ellipses(vocabulary, collection):
+    """Regions of other detectors: x, y, a, b, c."""
+    circles = collection.keypoints
+    bent = np.column_stack([circles[:, :2], 4 / circles[:, 2] ** 2, 0 * circles[:, 2], 4 / circles[:, 2] ** 2])
+    made = ImageIndex(vocabulary)
+    made.add(collection._replace(keypoints=bent))
+    found = made.search(made.query_of(0), n_rerank=5)
+    assert found[0].verified
+    with pytest.raises(ValueError, match="keypoints must have 5 columns like those in the index, got 4"):
+        made.add(collection._replace(names=[f"other{i}" for i in range(24)]))
+
+
+# -- the file --------------------------------------------------------------------------------------------------------
+
+
+def test_a_loaded_index_is_the_saved_one(index, photos, tmp_path):
+    index.save(tmp_path / "photos.index")
+    loaded = ImageIndex.load(tmp_path / "photos.index")
+    check_same(index, loaded)
+    assert loaded.path_of(3) == photos / "image003.png"
+    assert loaded.extraction == index.extraction
+    assert isinstance(loaded._inverted.images, np.memmap)
+    loaded.save(tmp_path / "again.index")
+    assert (tmp_path / "again.index").read_bytes() == (tmp_path / "photos.index").read_bytes()
+
+
+def test_hierarchical_words_cannot_be_saved(collection, tmp_path):
+    made = ImageIndex(learn_vocabulary(collection.descriptors, 100, method="hkm", random_state=0))
+    with pytest.raises(TypeError, match="hierarchical"):
+        made.save(tmp_path / "photos.index")
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_index_cut_short(index, tmp_path):
+    path = tmp_path / "photos.index"
+    index.save(path)
+    whole = path.read_bytes()
+    for size in [*range(0, 64, 7), *range(64, len(whole), len(whole) // 40), len(whole) - 1]:
+        path.write_bytes(whole[:size])
+        with pytest.raises(FileFormatError, match=r"photos.index"):
+            ImageIndex.load(path)
+
+
+def test_an_index_changed_on_disk(index, tmp_path):
+    """Any byte: an error, or an index that answers without a crash."""
+    path = tmp_path / "photos.index"
+    index.save(path)
+    whole = np.fromfile(path, np.uint8)
+    rng = np.random.default_rng(0)
+    for place_of_byte in [*range(0, 3000, 97), *rng.integers(len(whole), size=60)]:
+        changed = whole.copy()
+        changed[place_of_byte] ^= rng.integers(1, 256)
+        changed.tofile(path)
+        try:
+            loaded = ImageIndex.load(path)
+            loaded.search(index.query_of(0), n_rerank=10, n_jobs=1)
+        except ValueError:
+            continue
+
+
+def rewritten(path, change):
+    """An index with some of its arrays or facts changed."""
+    from closure_kmeans._tensors import read_tensors, write_tensors
+
+    arrays, facts = read_tensors(path, "image index")
+    arrays = {name: np.array(array) for name, array in arrays.items()}
+    facts = {name: value for name, value in facts.items() if name not in ("kind", "format")}
+    change(arrays, facts)
+    write_tensors(path, "image index", arrays, facts)
+
+
+def put(name, value):
+    return lambda arrays, facts: arrays.update({name: value(arrays[name])})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (put("starts", lambda a: a[::-1].copy()), "images of words"),
+        (put("starts", lambda a: a * 1000), "images of words"),
+        (put("images", lambda a: a.astype(np.int64)), "must hold 'images' as"),
+        (put("counts", lambda a: a[:-1]), "must hold 'counts' as"),
+        (put("norms", lambda a: a[:, :-1]), "must hold 'norms' as"),
+        (put("idf", lambda a: a[:-1]), "must hold 'idf' as"),
+        (put("folder_of", lambda a: a + 1), "one of 1 folders"),
+        (put("offsets", lambda a: a + 1), "rows for each of 24 images"),
+        (put("offsets", lambda a: np.where(np.arange(25) == 3, 10**9, a)), "rows for each of 24 images"),
+        (put("keypoints", lambda a: a[:, :3].copy()), "must hold 'keypoints' as"),
+        (put("names", lambda a: a[:-20]), "must hold"),
+        (put("names", lambda a: np.frombuffer(a.tobytes().replace(b"image003", b"../../ab"), np.uint8)), "inside"),
+        (put("names", lambda a: np.frombuffer(a.tobytes().replace(b"image003", b"/etc/xyz"), np.uint8)), "inside"),
+        (put("names", lambda a: np.frombuffer(a.tobytes().replace(b"image003", b"image004"), np.uint8)), "twice"),
+        (lambda arrays, facts: facts.pop("extraction"), "cannot be read as an index"),
+        (lambda arrays, facts: arrays.pop("images"), "cannot be read as an index"),
+    ],
+)
+def test_an_index_that_does_not_add_up(index, tmp_path, change, message):
+    path = tmp_path / "photos.index"
+    index.save(path)
+    rewritten(path, change)
+    with pytest.raises(FileFormatError, match=message):
+        ImageIndex.load(path)
+
+
+def test_images_that_the_index_does_not_have(index, tmp_path):
+    path = tmp_path / "photos.index"
+    index.save(path)
+    rewritten(path, put("images", lambda a: a + 10**6))
+    loaded = ImageIndex.load(path)
+    with pytest.raises(FileFormatError, match="changed on disk"):
+        loaded.search(index.query_of(0))
+
+
+def test_a_full_disk_leaves_the_old_index(index, collection, tmp_path, monkeypatch):
+    path = tmp_path / "photos.index"
+    index.save(path)
+    before = path.read_bytes()
+    index.remove(index.names[:3])
+
+    def fail(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_files.os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left on device"):
+        index.save(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["photos.index"]
+
+
+# -- images ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_collection_of_a_folder(photos, tmp_path):
+    with pytest.raises(ValueError, match="must hold images, but has none"):
+        collect(tmp_path)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "a.png").write_bytes((photos / "image000.png").read_bytes())
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match="broken"):
+        collect(tmp_path)
+    found = collect(tmp_path, Extraction(max_side=100), on_error="skip")
+    assert found.names == ["below/a.png"]
+    assert len(found.skipped) == 1
+    assert found.offsets[-1] == len(found.descriptors) > 0
+
+
+def test_pictures(index, photos, tmp_path):
+    asked = index.read_query(photos / index.names[0])
+    found = index.search(asked, n_results=5, n_rerank=10)
+    row = draw_results(index, photos / index.names[0], found, box=(20, 30, 90, 100))
+    assert row.width == 6 * 200 + 5 * 8
+    assert draw_rows([row, row]).height == 2 * row.height
+    lines = draw_matches(index, photos / index.names[0], asked, found[1])
+    assert np.asarray(lines).std(axis=2).max() > 20  # lines are coloured, pictures are not
+    index.folders[0] = str(tmp_path)  # the images have vanished
+    assert draw_results(index, photos / index.names[0], found).size == row.size
+
+
+# -- the experiment --------------------------------------------------------------------------------------------------
+
+
+def test_compare(collection):
+    plan = Plan([50, 200], ["closure", "hkm"], ["l1", "l2"], levels=[1, 2], images=[12, None], rerank=True)
+    rows = list(compare(collection, plan))
+    assert len(rows) == 2 * (1 + 2) * 2 * 2 * 2
+    assert {(row.method, row.levels) for row in rows} == {("closure", 1), ("hkm", 1), ("hkm", 2)}
+    assert {row.images for row in rows} == {12, 24}
+    assert all(1 <= row.score <= 4 for row in rows)
+    assert max(row.score for row in rows) > 3.5
+
+
+# -- command line ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(run, photos, tmp_path):
+    run("index", photos, "--words", "300", "-o", tmp_path / "photos.index", "-q")
+    return tmp_path / "photos.index"
+
+
+def test_index_and_query(run, made, photos, tmp_path):
+    output = run("query", made, photos / "image005.png", "--results", "3")
+    assert "image005.png" in output.splitlines()[0]
+    results = json.loads(run("query", made, photos / "image005.png", "--rerank", "--json", "--results", "4"))
+    assert results[0]["name"] == "image005.png"
+    assert results[0]["verified"]
+    assert {result["image"] // 4 for result in results} == {1}
+    options = ("--montage", tmp_path / "row.png", "--matches", tmp_path / "lines.jpg", "--box", "10,10,140,140")
+    run("query", made, photos / "image005.png", "--rerank", *options, "--verifier", "opencv", "--nearest", "2")
+    assert load_image(tmp_path / "row.png").shape[1] > 1000
+    assert load_image(tmp_path / "lines.jpg").shape[1] > 1000
+
+
+def test_index_speaks_json_and_takes_up_what_is_done(run, photos, tmp_path, monkeypatch):
+    arguments = ("index", photos, "--words", "200", "-o", tmp_path / "photos.index", "--work", tmp_path, "--json")
+    facts = json.loads(run(*arguments))
+    assert (facts["images"], facts["words"], facts["without_features"]) == (24, 200, 0)
+    before = (tmp_path / "photos.index").read_bytes()
+
+    def fail(*_, **__):
+        raise AssertionError("done again")
+
+    monkeypatch.setattr("closure_kmeans.retrieval.collect", fail)
+    monkeypatch.setattr("closure_kmeans.retrieval.learn_vocabulary", fail)
+    run(*arguments)
+    assert (tmp_path / "photos.index").read_bytes() == before
+
+
+def test_add_and_remove(run, made, photos, tmp_path):
+    more = tmp_path / "more"
+    more.mkdir()
+    (more / "new.png").write_bytes((photos / "image002.png").read_bytes())
+    facts = json.loads(run("add", made, more, "--json"))
+    assert (facts["images"], facts["added"]) == (25, 1)
+    results = json.loads(run("query", made, photos / "image002.png", "--json", "--results", "2"))
+    assert {result["name"] for result in results} == {"image002.png", "new.png"}
+    before = made.read_bytes()
+    assert "'new.png' is in the index already" in run("add", made, more, code=1)
+    assert made.read_bytes() == before
+    run("remove", made, "new.png")
+    assert len(ImageIndex.load(made)) == 24
+
+
+def test_evaluate(run, photos, tmp_path):
+    arguments = ("--words", "50,200", "--methods", "closure,akm", "--json")
+    rows = [json.loads(line) for line in run("evaluate", "ukbench", photos, *arguments).splitlines()]
+    assert [(row["method"], row["words"], row["norm"]) for row in rows] == [
+        *(("closure", 50, "l1"), ("akm", 50, "l1"), ("closure", 200, "l1"), ("akm", 200, "l1"))
+    ]
+    assert all(row["score"] > 1 and row["seconds"] > 0 for row in rows)
+    assert "score" in run("evaluate", "ukbench", photos, "--words", "100", "-q")
+    truth = write_ground_truth(tmp_path / "truth", good="image000 image001", ok="image002", junk="image003")
+    (row,) = [
+        json.loads(line)
+        for line in run("evaluate", "oxford", photos, truth, "--words", "200", "--json").split("\n")
+        if line
+    ]
+    assert 0.6 < row["score"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("query", "{made}", "{folder}/flat.png"), 1, "must have features, but has none"),
+        (("query", "{made}", "{photos}/image000.png", "--box", "300,300,400,400"), 1, "none inside the box"),
+        (("query", "{made}", "{photos}/image000.png", "--box", "9,9,1,1"), 2, "x1 < x2"),
+        (("query", "{made}", "{photos}/image000.png", "--box", "9,9"), 2, "four numbers"),
+        (("query", "{made}", "{folder}/broken.png"), 1, "must be an image in one of"),
+        (("query", "{folder}/broken.png", "{photos}/image000.png"), 1, "cannot be read as an index"),
+        (("query", "{made}", "{photos}/image000.png", "--rerank", "--dof", "5"), 2, "3<=x<=4"),
+        (("evaluate", "ukbench", "{photos}", "--subsets", "6"), 1, "whole groups of 4, got 6"),
+        (("evaluate", "ukbench", "{photos}", "--subsets", "28"), 1, "subsets must have 1 to 24 images, got 28"),
+        (("index", "{folder}", "-o", "{folder}/new.index", "--words", "10"), 1, "broken.png' must be an image"),
+        (("index", "{folder}/empty", "-o", "{folder}/new.index"), 1, "must hold images, but has none"),
+        (("index", "{photos}", "-o", "{folder}/new.index", "--words", "1000000"), 1, "n_clusters must be at most"),
+        (("index", "{photos}", "-o", "{folder}/nowhere/new.index"), 2, "does not exist"),
+        (("add", "{made}", "{folder}"), 1, "broken.png' must be an image"),
+        (("remove", "{made}", "nothing"), 1, "must hold the image 'nothing'"),
+        (("evaluate", "ukbench", "{photos}", "--methods", "magic"), 2, "'magic' must be one of"),
+        (("evaluate", "ukbench", "{photos}", "--words", "many"), 2, "whole numbers"),
+        (("evaluate", "oxford", "{photos}"), 2, "oxford needs the folder"),
+        (("evaluate", "ukbench", "{photos}", "--skip"), 2, "--skip would break"),
+    ],
+)
+def test_bad_calls(run, made, photos, tmp_path, arguments, code, message):
+    Image.new("L", (50, 50), 128).save(tmp_path / "flat.png")
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    (tmp_path / "empty").mkdir()
+    before = made.read_bytes()
+    names = {"made": made, "photos": photos, "folder": tmp_path}
+    output = run(*(part.format(**names) for part in arguments), code=code)
+    assert message in " ".join(output.split())
+    assert made.read_bytes() == before
+    assert not (tmp_path / "new.index").exists()
+
+
+def test_what_is_skipped_is_said(run, photos, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.png").write_bytes((photos / f"image00{number}.png").read_bytes())
+    (folder / "broken.png").write_bytes(b"no image")
+    output = run("index", folder, "-o", tmp_path / "new.index", "--words", "50", "--skip")
+    assert "left out: '" in output
+    assert ImageIndex.load(tmp_path / "new.index").names == ["0.png", "1.png", "2.png"]
+
+
+def test_loading_an_index_imports_no_image_library(index, tmp_path):
+    index.save(tmp_path / "photos.index")
+    code = (
+        "import sys; from closure_kmeans.retrieval import ImageIndex; "
+        f"index = ImageIndex.load({str(tmp_path / 'photos.index')!r}); index.search(index.query_of(0), n_rerank=3); "
+        "assert 'cv2' not in sys.modules and 'PIL' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
+
+
+DATA = os.environ.get("CLOSURE_KMEANS_DATA")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(DATA is None, reason="needs CLOSURE_KMEANS_DATA, a folder that holds ukbench1000")
+def test_two_hundred_photos_of_ukbench():
+    paths = [f"{DATA}/ukbench1000/ukbench{number:05}.jpg" for number in range(200)]
+    features = local_features(paths)
+    names = [str(number) for number in range(200)]
+    collection = Collection(names, None, features.keypoints, features.descriptors, features.offsets, [], Extraction())
+    (row, reranked) = compare(collection, Plan([20_000], ["closure"], rerank=True))
+    assert row.score > 3.7
+    assert reranked.score >= row.score - 0.02
+
+
+@pytest.fixture
+def celled(collection, monkeypatch):
+    """A vocabulary with so many words, as far as it knows, that they are in cells."""
+    for module in ("base", "quantizer", "storage", "retrieval.vocabulary"):
+        monkeypatch.setattr(f"closure_kmeans.{module}.MANY_CENTERS", 100)
+    return learn_vocabulary(collection.descriptors, 300, random_state=0)
+
+
+def test_the_cells_of_many_words_are_kept(celled, collection, tmp_path, monkeypatch):
+    save_vocabulary(tmp_path / "words.safetensors", celled)
+    monkeypatch.setattr("closure_kmeans.base.group_centers", None)  # not built again
+    loaded = load_vocabulary(tmp_path / "words.safetensors")
+    np.testing.assert_array_equal(
+        loaded.assign(collection.descriptors).words, celled.assign(collection.descriptors).words
+    )
+    save_vocabulary(tmp_path / "again.safetensors", loaded)
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "words.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("ids", lambda a: a // 2),
+        ("ids", lambda a: a[:-1]),
+        ("starts", lambda a: a[::-1].copy()),
+        ("starts", lambda a: a * 2),
+        ("middles", lambda a: a * np.nan),
+        ("middles", lambda a: a[:1]),
+    ],
+)
+def test_cells_that_do_not_add_up(celled, tmp_path, name, change):
+    path = tmp_path / "photos.index"
+    ImageIndex(celled).save(path)
+    rewritten(path, put(f"cells.{name}", change))
+    with pytest.raises(FileFormatError, match="must group all 300 words into cells"):
+        ImageIndex.load(path)
