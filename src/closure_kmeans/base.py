@@ -249,6 +249,14 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
                 self._quantizer(precision(self.cluster_centers_.dtype), threads)
         save_model(self, path, training=training)
 
+    def _stored_arrays(self) -> dict[str, NDArray[Any]]:
+        """What a file holds of attributes that are more than one array."""
+        return {}
+
+    def _restored(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        """Those attributes again, from the arrays of a file, which are taken out."""
+        return {}
+
     def _check(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self, "cluster_centers_")
         rows: NDArray[Any] = validate_data(self, X, dtype=check.DTYPES, order="C", reset=False)

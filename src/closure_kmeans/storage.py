@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
 
 # Where the classes are that can be saved and loaded.
-HOMES = ("closure_kmeans",)
+HOMES = ("closure_kmeans", "closure_kmeans.baselines")
 # What only the training data has.
 TRAINING = ("labels_", "history_")
 # How a fit runs, not what it finds: the same model is the same file on any machine.
@@ -45,18 +45,22 @@ def save_model(model: BaseKMeans, path: str | os.PathLike[str], *, training: boo
         "class": type(model).__name__,
         "version": closure_kmeans.__version__,
         "parameters": plain_parameters(model),
-        "attributes": {name: value for name, value in attributes.items() if isinstance(value, (*PLAIN, list))},
+        "attributes": {
+            name: value for name, value in attributes.items() if isinstance(value, PLAIN) or name == "history_"
+        },
         "feature_names": None if names is None else list(names),
         "n_probes": model._n_probes,
     }
     arrays = {name: value for name, value in attributes.items() if isinstance(value, np.ndarray)}
-    write_tensors(Path(path), "model", arrays, facts)
+    write_tensors(Path(path), "model", arrays | model._stored_arrays(), facts)
 
 
 def plain_parameters(model: BaseKMeans) -> dict[str, Any]:
     """The parameters that are plain values, and say what a fit finds."""
     return {
-        name: value for name, value in model.get_params().items() if isinstance(value, PLAIN) and name not in RUNNING
+        name: value
+        for name, value in model.get_params(deep=False).items()
+        if isinstance(value, PLAIN) and name not in RUNNING
     }
 
 
@@ -99,6 +103,7 @@ def _rebuild(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMeans:
         _check_labels(path, arrays["labels_"], len(centers))
     if "history_" in attributes:
         attributes["history_"] = [Iteration(*record) for record in attributes["history_"]]
+    attributes |= model._restored(arrays)
     if facts["feature_names"] is not None:
         arrays["feature_names_in_"] = np.array(facts["feature_names"], object)
         if arrays["feature_names_in_"].shape != centers.shape[1:]:
