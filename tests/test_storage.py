@@ -134,7 +134,7 @@ def test_traces_of_the_training_only_when_asked_for(model, path):
     assert not hasattr(load(path), "labels_")
     assert not hasattr(load(path), "history_")
     with safe_open(path, "np") as file:
-        assert list(file.keys()) == ["cluster_centers_"]
+        assert sorted(file.keys()) == ["cluster_centers_", "cluster_sizes_"]
     model.save(path, training=True)
     np.testing.assert_array_equal(load(path).labels_, model.labels_)
     assert load(path).history_ == model.history_
@@ -217,6 +217,8 @@ def _edited(path, arrays=None, **facts):
         ({"arrays": {"cluster_centers_": np.full((50, 8), np.nan)}}, "must hold finite centres"),
         ({"arrays": {"cluster_centers_": np.ones((50, 8), np.int32)}}, "must hold centres as floats"),
         ({"arrays": {"cluster_centers_": np.ones((0, 8))}}, "must hold centres as floats"),
+        ({"arrays": {"cluster_sizes_": np.ones(49)}}, "must hold the sizes of 50 clusters, all above 0"),
+        ({"arrays": {"cluster_sizes_": np.zeros(50)}}, "must hold the sizes of 50 clusters, all above 0"),
         ({"arrays": {"labels_": np.full(9, 50, np.int32)}}, "must hold labels from 0 to 49"),
     ],
 )

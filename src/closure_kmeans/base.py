@@ -22,7 +22,7 @@ from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.checkpoint import Checkpoint
 from closure_kmeans.initialize import start_labels
 from closure_kmeans.iteration import Clustering, Iteration, Step
-from closure_kmeans.points import Points, arrange_points, precision, shifted
+from closure_kmeans.points import Points, arrange_points, precision, shifted, unit_rows
 from closure_kmeans.quantizer import (
     MANY_CENTERS,
     SAMPLE_ROWS,
@@ -32,6 +32,7 @@ from closure_kmeans.quantizer import (
     group_centers,
     nearest_centers,
     quantize,
+    squared_distances,
 )
 from closure_kmeans.storage import save_model
 
@@ -89,6 +90,11 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         return self.n_clusters, self.init
 
     @property
+    def _spherical(self) -> bool:
+        """Whether only the directions of rows count, and centres have length one."""
+        return False
+
+    @property
     def _most_iterations(self) -> int:
         return self.max_iter
 
@@ -121,6 +127,9 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         weights = check.sample_weight(sample_weight, rows)
         n_clusters, start = self._start()
         init = check.init(start, n_clusters, rows)
+        if self._spherical:
+            rows = unit_rows(rows)
+            init = unit_rows(init, "init") if isinstance(init, np.ndarray) and init.ndim == 2 else init
         validate_data(BaseEstimator(), X, skip_check_array=True)  # the names of the features must be in order
         if weights.all():
             fitted = self._fit(rows, weights, n_clusters, init, began)
@@ -154,6 +163,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         checkpoint = self._open_checkpoint(X, weights, init, rng)
         with Threads(count_threads(self.n_jobs)) as threads, Recorder(self, began, len(X), checkpoint) as record:
             points, tree = arrange_points(X, weights, n_clusters, self.tree_dims, rng, threads)
+            points = points._replace(spherical=self._spherical)
             if checkpoint is not None:
                 checkpoint.check_order(tree.members)
                 init = "tree" if checkpoint.saved else init  # what is saved takes its place
@@ -165,6 +175,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         labels[tree.members] = outcome.state.labels
         return outcome.attributes | {
             "cluster_centers_": outcome.state.clusters.centers + points.mean,
+            "cluster_sizes_": outcome.state.clusters.sizes,
             "labels_": labels,
             "inertia_": outcome.state.clusters.inertia,
             "n_iter_": len(record.history),
@@ -207,6 +218,41 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         if sample_weight is not None:
             distances = distances * check.weights_like(sample_weight, distances)
         return -float(distances.sum())
+
+    def medoids(self, X: ArrayLike, labels: ArrayLike | None = None) -> NDArray[np.int64]:
+        """The row that stands for each cluster: of its rows in X the one nearest to its centre, the first of several.
+
+        Parameters
+        ----------
+        X : (n, d) array
+            The rows to choose from: those that the model was fitted to, or any others.
+        labels : (n,) array, default=None
+            The cluster of each row, such as ``labels_``; by default what ``predict`` gives.
+
+        Returns
+        -------
+        rows : (k,) array of int64
+            Places in X; -1 for a cluster that has no row there.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> model = ClosureKMeans(n_clusters=2).fit([[0.0], [1.0], [3.0], [10.0]])
+        >>> sorted(model.medoids([[0.0], [1.0], [3.0], [10.0]]).tolist())
+        [1, 3]
+        """
+        rows = self._check(X)
+        if labels is None:
+            clusters, distances = self._nearest(rows)
+        else:
+            clusters = check.labels("labels", labels, len(rows), len(self.cluster_centers_))
+            mean, centers = _shifted(self.cluster_centers_, rows.dtype)
+            distances = squared_distances(rows, centers, mean, clusters)
+        nearest_first = np.lexsort((distances, clusters))
+        found, first = np.unique(clusters[nearest_first], return_index=True)
+        medoids = np.full(len(self.cluster_centers_), -1)
+        medoids[found] = nearest_first[first]
+        return medoids
 
     def _nearest(self, rows: NDArray[Any], exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         with Threads(count_threads(self.n_jobs)) as threads:
@@ -260,7 +306,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     def _check(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self, "cluster_centers_")
         rows: NDArray[Any] = validate_data(self, X, dtype=check.DTYPES, order="C", reset=False)
-        return rows
+        return unit_rows(rows) if self._spherical else rows
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()

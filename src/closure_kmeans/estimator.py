@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.validation import check_is_fitted
 
 from closure_kmeans import _validation as check
 from closure_kmeans._parallel import Threads
@@ -19,6 +21,14 @@ from closure_kmeans.iteration import Iteration
 from closure_kmeans.neighborhoods import FEW_CLUSTERS, AllClusters, FreshNeighborhoods, KeptNeighborhoods, Neighborhoods
 from closure_kmeans.points import Points, grow_leaves
 from closure_kmeans.quantizer import sample_accuracy
+
+
+class Level(NamedTuple):
+    """Clusters of clusters."""
+
+    parents: NDArray[np.int32]  # (n_below,) which of these clusters each cluster of the level below is in
+    centers: NDArray[Any]  # (n_clusters, d)
+    sizes: NDArray[np.float64]  # (n_clusters,) number of rows in each, or their weight
 
 
 class ClosureKMeans(BaseKMeans):
@@ -32,9 +42,13 @@ class ClosureKMeans(BaseKMeans):
     ----------
     n_clusters : int, default=2
         Number of clusters, k. There are exactly k of them, none empty.
-    init : {"tree", "random"} or array, default="tree"
+    init : {"tree", "random"}, array or model, default="tree"
         The start: the cells of a random partition tree cut at k cells; k random rows; given centres, of shape
-        (k, d); or given labels, of shape (n,).
+        (k, d); given labels, of shape (n,); or a fitted model, whose clusters keep their ids. If it has fewer than k,
+        those of largest error are split.
+    metric : {"euclidean", "cosine"}, default="euclidean"
+        "cosine" is spherical k-means: rows are divided by their lengths, and so are the centres. The rows are then held
+        in float32, or float64 if they come so.
     max_iter : int, default=100
         Largest number of iterations.
     tol : float, default=5e-4
@@ -84,11 +98,14 @@ class ClosureKMeans(BaseKMeans):
     Attributes
     ----------
     cluster_centers_ : (k, d) array
-        Means of the clusters.
+        Means of the clusters; with the cosine metric, their directions.
+    cluster_sizes_ : (k,) array of float64
+        Number of rows of each cluster, or their weight.
     labels_ : (n,) array of int32
         Cluster of each row.
     inertia_ : float
-        Sum of the squared distances of the rows to their centres, weighted by ``sample_weight``.
+        Sum of the squared distances of the rows to their centres, weighted by ``sample_weight``. With the cosine
+        metric these are 2 - 2 cos of the angle between them.
     n_iter_ : int
         Number of iterations.
     history_ : list of Iteration
@@ -119,7 +136,8 @@ class ClosureKMeans(BaseKMeans):
         self,
         n_clusters: int = 2,
         *,
-        init: Literal["tree", "random"] | ArrayLike = "tree",
+        init: Literal["tree", "random"] | ArrayLike | BaseEstimator = "tree",
+        metric: Literal["euclidean", "cosine"] = "euclidean",
         max_iter: int = 100,
         tol: float = 5e-4,
         max_time: float | None = None,
@@ -151,6 +169,7 @@ class ClosureKMeans(BaseKMeans):
         )
         self.n_clusters = n_clusters
         self.init = init
+        self.metric = metric
         self.target_accuracy = target_accuracy
         self.leaf_size = leaf_size
         self.neighborhoods = neighborhoods
@@ -191,10 +210,15 @@ class ClosureKMeans(BaseKMeans):
         for name in ("adaptive", "extrapolate"):
             check.boolean(name, getattr(self, name))
         check.choice("neighborhoods", self.neighborhoods, ("auto", "fresh", "kept", "all"))
+        check.choice("metric", self.metric, ("euclidean", "cosine"))
         check.choice("rule", self.rule, ("hartigan", "lloyd"))
         if self.checkpoint is not None and not isinstance(self.checkpoint, str | os.PathLike):
             raise TypeError(f"checkpoint must be a path, got {self.checkpoint!r}")
         check.number("checkpoint_every", self.checkpoint_every, 0)
+
+    @property
+    def _spherical(self) -> bool:
+        return self.metric == "cosine"
 
     def _cluster(
         self, points: Points, labels: NDArray[np.int32], rng: np.random.Generator, record: Recorder, threads: Threads
@@ -237,3 +261,47 @@ class ClosureKMeans(BaseKMeans):
         if kind == "fresh":
             return FreshNeighborhoods(grow, self.leaf_size, len(points.rows), self.target_accuracy)
         return KeptNeighborhoods(grow, self.leaf_size, self.max_trees, adaptive=self.adaptive, min_fall=self.min_fall)
+
+    def hierarchy(self, levels: Sequence[int]) -> list[Level]:
+        """Cluster the clusters, and those again, by the same method and with the same parameters.
+
+        A centre weighs as much as the rows of its cluster, so that the centres of a level are the means of all rows
+        below them.
+
+        Parameters
+        ----------
+        levels : sequence of int
+            The number of clusters in each level, from fine to coarse: each less than that below.
+
+        Returns
+        -------
+        hierarchy : list of Level
+            For each level ``parents``, the cluster of this level that each cluster of the level below is in; the first
+            is about the clusters of the model itself. ``centers`` and ``sizes`` are those of the level.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> from closure_kmeans.datasets import load_sift
+        >>> model = ClosureKMeans(n_clusters=1000, random_state=0).fit(load_sift())
+        >>> fine, coarse = model.hierarchy([100, 10])
+        >>> fine.parents.shape, coarse.parents.shape
+        ((1000,), (100,))
+        >>> in_coarse = coarse.parents[fine.parents[model.labels_]]  # of each row
+        """
+        check_is_fitted(self, "cluster_centers_")
+        centers, sizes = np.asarray(self.cluster_centers_), np.asarray(self.cluster_sizes_)
+        hierarchy: list[Level] = []
+        for n_clusters in levels:
+            check.integer("levels", n_clusters, 1)
+            if n_clusters >= len(centers):
+                raise ValueError(
+                    f"levels must have fewer clusters than the level below, which has {len(centers)}, got {n_clusters}"
+                )
+            above = clone(self).set_params(n_clusters=n_clusters, init="tree", checkpoint=None, callback=None)
+            above.fit(centers, sample_weight=sizes)
+            if above.stopped_by_ == "interrupted":
+                raise KeyboardInterrupt
+            centers, sizes = above.cluster_centers_, above.cluster_sizes_
+            hierarchy.append(Level(above.labels_, centers, sizes))
+        return hierarchy

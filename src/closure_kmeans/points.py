@@ -27,6 +27,7 @@ class Points(NamedTuple):
     weights: NDArray[Any]  # (n,), or (1,) where all rows weigh the same
     coordinates: NDArray[Any]  # (n, d') what trees are grown over
     origin: NDArray[Any]  # (d',) the mean of the coordinates
+    spherical: bool = False  # whether the rows, and so the centres, have length one
 
 
 def precision(dtype: DTypeLike) -> type[np.float32] | type[np.float64]:
@@ -49,6 +50,23 @@ def shifted(X: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
 def as_numbers(rows: NDArray[Any]) -> NDArray[Any]:
     """Stored rows in the dtype they came in."""
     return rows.view(np.float16) if rows.dtype == np.uint16 else rows
+
+
+def unit_rows(X: NDArray[Any], name: str = "X") -> NDArray[Any]:
+    """The rows divided by their lengths, in the precision of their dtype. Values that overflow are left to others."""
+    result = np.empty(X.shape, precision(X.dtype))
+    for first in range(0, len(X), rows_per_block(X)):
+        block = X[first : first + rows_per_block(X)].astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = np.sqrt(np.einsum("ij,ij->i", block, block))
+        if (lengths == 0).any():
+            raise ValueError(
+                f"the rows of {name} must have a direction for metric='cosine', "
+                f"but row {first + int((lengths == 0).argmax())} is zero"
+            )
+        lengths[~np.isfinite(lengths)] = 1
+        result[first : first + len(block)] = block / lengths[:, np.newaxis]
+    return result
 
 
 def hash_rows(rows: NDArray[Any]) -> NDArray[np.uint64]:

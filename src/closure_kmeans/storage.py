@@ -99,6 +99,7 @@ def _rebuild(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMeans:
     attributes = facts["attributes"]
     centers = arrays["cluster_centers_"]
     _check_centers(path, centers)
+    _check_sizes(path, arrays["cluster_sizes_"], len(centers))
     if "labels_" in arrays:
         _check_labels(path, arrays["labels_"], len(centers))
     if "history_" in attributes:
@@ -147,6 +148,11 @@ def _check_centers(path: Path, centers: NDArray[Any]) -> None:
     for first in range(0, len(centers), BLOCK_ROWS):
         if not np.isfinite(centers[first : first + BLOCK_ROWS]).all():
             raise FileFormatError(f"'{path}' must hold finite centres, but some from {first} on are not")
+
+
+def _check_sizes(path: Path, sizes: NDArray[Any], n_clusters: int) -> None:
+    if sizes.shape != (n_clusters,) or sizes.dtype != np.float64 or not (np.isfinite(sizes) & (sizes > 0)).all():
+        raise FileFormatError(f"'{path}' must hold the sizes of {n_clusters} clusters, all above 0")
 
 
 def _check_labels(path: Path, labels: NDArray[Any], n_clusters: int) -> None:
