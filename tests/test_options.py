@@ -84,7 +84,7 @@ def test_cosine_looks_at_directions_only(X, dtype):
 
 
 def test_the_mean_cosine(X):
-    """Of Hartigan's rule more than of the plain one; as much as of unit rows clustered by Euclid, the other way to go."""
+    """By Hartigan's rule more than by the plain one; as much as of unit rows clustered by Euclid."""
 
     def mean_cosine(model):
         return (normalized(X) @ normalized(model.cluster_centers_).T).max(axis=1).mean()
