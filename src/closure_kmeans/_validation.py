@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import numbers
 import os
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +37,17 @@ def parameters(model: BaseKMeans) -> None:
     verbose(model.verbose)
     if model.callback is not None and not callable(model.callback):
         raise TypeError(f"callback must be callable, got {model.callback!r}")
+
+
+def n_bytes(name: str, value: object) -> int:
+    """A number of bytes, or a text such as 500MB or 1GB."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"(\d+\.?\d*) ?([kMGT]?)(i?)B", value)
+        if match is None:
+            raise ValueError(f"{name} must be a number of bytes, or a text such as '500MB' or '1GB', got {value!r}")
+        return int(float(match[1]) * (1024 if match[3] else 1000) ** " kMGT".index(match[2] or " "))
+    integer(name, value, 1)
+    return int(cast(int, value))
 
 
 def n_jobs(value: object) -> None:

@@ -123,14 +123,14 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """
         began = time.perf_counter()
         self._check_parameters()
-        rows = check_array(X, dtype=check.DTYPES, order="C", ensure_all_finite=False, estimator=self, input_name="X")
+        rows = self._rows(X)
         weights = check.sample_weight(sample_weight, rows)
         n_clusters, start = self._start()
         init = check.init(start, n_clusters, rows)
         if self._spherical:
-            rows = unit_rows(rows)
             init = unit_rows(init, "init") if isinstance(init, np.ndarray) and init.ndim == 2 else init
         validate_data(BaseEstimator(), X, skip_check_array=True)  # the names of the features must be in order
+        rows = self._counted(rows)
         if weights.all():
             fitted = self._fit(rows, weights, n_clusters, init, began)
         else:
@@ -173,18 +173,15 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             raise KeyboardInterrupt
         labels = np.empty(len(X), np.int32)
         labels[tree.members] = outcome.state.labels
-        return outcome.attributes | {
-            "cluster_centers_": outcome.state.clusters.centers + points.mean,
-            "cluster_sizes_": outcome.state.clusters.sizes,
-            "labels_": labels,
-            "inertia_": outcome.state.clusters.inertia,
-            "n_iter_": len(record.history),
-            "history_": record.history,
-            "stopped_by_": outcome.stopped_by,
-            "_sample": X[:: -(-len(X) // SAMPLE_ROWS)].copy(),
-            "_n_probes": None,
-            "_quantizers": {},
-        }
+        return fitted_attributes(outcome, labels, points.mean, X[:: -(-len(X) // SAMPLE_ROWS)], record)
+
+    def _rows(self, X: ArrayLike) -> Any:
+        """The rows as an array, taken as they are where they can be."""
+        return check_array(X, dtype=check.DTYPES, order="C", ensure_all_finite=False, estimator=self, input_name="X")
+
+    def _counted(self, rows: Any) -> Any:
+        """The rows as they count."""
+        return unit_rows(rows) if self._spherical else rows
 
     def _labels_of(self, rows: NDArray[Any], fitted: dict[str, Any]) -> NDArray[np.int32]:
         """Labels of rows that took no part in a fit."""
@@ -327,6 +324,24 @@ def _shifted(centers: NDArray[Any], dtype: DTypeLike) -> tuple[NDArray[Any], NDA
     centers = centers.astype(precision(dtype))
     mean = centers.mean(axis=0)
     return mean, centers - mean
+
+
+def fitted_attributes(
+    outcome: Outcome, labels: NDArray[np.int32], mean: NDArray[Any], sample: NDArray[Any], record: Recorder
+) -> dict[str, Any]:
+    """The attributes of a model; labels are in the order of the user's rows, the sample shows what rows are like."""
+    return outcome.attributes | {
+        "cluster_centers_": outcome.state.clusters.centers + mean,
+        "cluster_sizes_": outcome.state.clusters.sizes,
+        "labels_": labels,
+        "inertia_": outcome.state.clusters.inertia,
+        "n_iter_": len(record.history),
+        "history_": record.history,
+        "stopped_by_": outcome.stopped_by,
+        "_sample": sample.copy(),
+        "_n_probes": None,
+        "_quantizers": {},
+    }
 
 
 class Recorder:

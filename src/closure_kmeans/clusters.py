@@ -43,22 +43,39 @@ def update(
     ``labels`` change accordingly. The centres are put into ``spare`` memory, if there is any.
     """
     members, starts = _kernels.group_by_label(labels, n_clusters)
-    clusters = Clusters(
+    clusters = empty_clusters(points, n_clusters, spare)
+    threads.for_each_block(partial(find_means, points, members, starts, clusters), n_clusters)
+    refill_empty(points, labels, clusters, members, starts)
+    return clusters
+
+
+def empty_clusters(points: Points, n_clusters: int, spare: list[NDArray[Any]] | None) -> Clusters:
+    """Clusters to be written to, in ``spare`` memory, if there is any."""
+    return Clusters(
         centers=spare.pop() if spare else np.empty((n_clusters, points.rows.shape[1]), points.mean.dtype),
         norms=np.zeros(n_clusters, points.mean.dtype),
         sizes=np.zeros(n_clusters),
         errors=np.zeros(n_clusters),
     )
-    threads.for_each_block(partial(find_means, points, members, starts, clusters), n_clusters)
+
+
+def refill_empty(
+    points: Points,
+    labels: NDArray[np.int32],
+    clusters: Clusters,
+    members: NDArray[np.int32],
+    starts: NDArray[np.int64],
+) -> None:
+    """Give points to clusters that have none, or only copies of a row that others have too; labels and means change."""
     changed = join_copies(points, labels, clusters, members, starts)
     while True:
         if len(changed) > 0:
-            members, starts = _kernels.group_by_label(labels, n_clusters)
+            members, starts = _kernels.group_by_label(labels, len(clusters.sizes))
             for cluster in changed:
                 find_means(points, members, starts, clusters, cluster, cluster + 1)
         empty = np.flatnonzero(starts[:-1] == starts[1:])
         if len(empty) == 0:
-            return clusters
+            return
         changed = refill(points, labels, clusters, members, starts, empty)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,14 +13,23 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from closure_kmeans import _validation as check
-from closure_kmeans._parallel import Threads
-from closure_kmeans.base import BaseKMeans, Outcome, Recorder
+from closure_kmeans import slabs
+from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans.base import BaseKMeans, Outcome, Recorder, fitted_attributes
 from closure_kmeans.checkpoint import Checkpoint, fingerprint
 from closure_kmeans.closure import begin, cluster_by_closures
 from closure_kmeans.iteration import Iteration
-from closure_kmeans.neighborhoods import FEW_CLUSTERS, AllClusters, FreshNeighborhoods, KeptNeighborhoods, Neighborhoods
-from closure_kmeans.points import Points, grow_leaves
-from closure_kmeans.quantizer import sample_accuracy
+from closure_kmeans.neighborhoods import (
+    FEW_CLUSTERS,
+    AllClusters,
+    FreshNeighborhoods,
+    Grow,
+    KeptNeighborhoods,
+    Neighborhoods,
+)
+from closure_kmeans.points import Points, grow_leaves, precision
+from closure_kmeans.quantizer import SAMPLE_ROWS, sample_accuracy
+from closure_kmeans.vectors import Rows, open_vectors
 
 
 class Level(NamedTuple):
@@ -79,6 +88,11 @@ class ClosureKMeans(BaseKMeans):
         Assign points to where the centres of large clusters are heading. It halves the number of iterations.
     tree_dims : int, default=16
         Principal dimensions in which trees are grown; ``None`` for all dimensions.
+    memory_limit : int or str, default=None
+        Bytes, or a text such as "1GB", that the fit may take beyond the centres, for data larger than memory: a memory
+        map, or what ``open_vectors`` returns. The rows are laid out in a temporary file and read in slabs.
+    scratch : str or PathLike, default=None
+        The folder of that file, which is as large as the rows; by default that for temporary files.
     random_state : int, RandomState instance or None, default=None
         Seed. The same seed gives the same result, bit for bit, on any number of threads.
     n_jobs : int, default=None
@@ -150,6 +164,8 @@ class ClosureKMeans(BaseKMeans):
         rule: Literal["hartigan", "lloyd"] = "hartigan",
         extrapolate: bool = True,
         tree_dims: int | None = 16,
+        memory_limit: int | str | None = None,
+        scratch: str | os.PathLike[str] | None = None,
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
         callback: Callable[[Iteration], Any] | None = None,
@@ -178,6 +194,8 @@ class ClosureKMeans(BaseKMeans):
         self.min_fall = min_fall
         self.rule = rule
         self.extrapolate = extrapolate
+        self.memory_limit = memory_limit
+        self.scratch = scratch
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
 
@@ -215,6 +233,15 @@ class ClosureKMeans(BaseKMeans):
         if self.checkpoint is not None and not isinstance(self.checkpoint, str | os.PathLike):
             raise TypeError(f"checkpoint must be a path, got {self.checkpoint!r}")
         check.number("checkpoint_every", self.checkpoint_every, 0)
+        if self.scratch is not None and not isinstance(self.scratch, str | os.PathLike):
+            raise TypeError(f"scratch must be a path, got {self.scratch!r}")
+        if self.memory_limit is not None:
+            check.n_bytes("memory_limit", self.memory_limit)
+            check.choice("neighborhoods with memory_limit", self.neighborhoods, ("auto", "fresh"))
+            if self.checkpoint is not None:
+                raise ValueError("checkpoint must be None with memory_limit: such a fit cannot be resumed yet")
+            if isinstance(self.init, str):
+                check.choice("init with memory_limit", self.init, ("tree",))
 
     @property
     def _spherical(self) -> bool:
@@ -243,6 +270,63 @@ class ClosureKMeans(BaseKMeans):
             threads=threads,
         )
         return Outcome(state, stopped_by, {})
+
+    def _rows(self, X: ArrayLike) -> Any:
+        if self.memory_limit is None:
+            return super()._rows(X)
+        rows = open_vectors(cast(Rows, X)) if hasattr(X, "shape") else super()._rows(X)
+        if rows.dtype not in check.DTYPES:
+            allowed = ", ".join(np.dtype(dtype).name for dtype in check.DTYPES)
+            raise TypeError(f"X must hold one of {allowed} with memory_limit, got {rows.dtype}")
+        return rows
+
+    def _counted(self, rows: Any) -> Any:
+        return rows if self.memory_limit is not None else super()._counted(rows)
+
+    def _fit(
+        self, X: NDArray[Any], weights: NDArray[np.float64], n_clusters: int, init: str | NDArray[Any], began: float
+    ) -> dict[str, Any]:
+        if self.memory_limit is None:
+            return super()._fit(X, weights, n_clusters, init, began)
+        check.enough_rows(n_clusters, X)
+        memory = check.n_bytes("memory_limit", self.memory_limit)
+        dtype = np.dtype(precision(X.dtype) if self._spherical else X.dtype)
+        slab_size = slabs.count_slab_points(memory, len(X), X.shape[1], dtype, self.tree_dims)
+        rng = check.generator(self.random_state)
+        with Threads(count_threads(self.n_jobs)) as threads, Recorder(self, began, len(X)) as record:
+            stored, labels = slabs.lay_out(
+                X,
+                weights,
+                n_clusters,
+                slab_size,
+                n_axes=self.tree_dims,
+                spherical=self._spherical,
+                folder=self.scratch,
+                rng=rng,
+                threads=threads,
+            )
+            if not isinstance(init, str):
+                labels = slabs.start_labels(init, stored, X, self._spherical, threads)
+            grow = cast(Grow, partial(slabs.draw_slabs, stored, rng))
+            state, stopped_by = cluster_by_closures(
+                stored,
+                slabs.begin(stored, labels, n_clusters, threads),
+                FreshNeighborhoods(grow, self.leaf_size, slab_size, self.target_accuracy),
+                reassign=slabs.assign_and_update,
+                hartigan=self.rule == "hartigan",
+                extrapolate=self.extrapolate,
+                max_iter=self.max_iter,
+                tol=self.tol,
+                measure_accuracy=partial(sample_accuracy, stored.points, threads),
+                on_iteration=record,
+                threads=threads,
+            )
+        if not record.history:
+            raise KeyboardInterrupt
+        labels = np.empty(len(X), np.int32)
+        labels[stored.order] = state.labels
+        sample = slabs.read(X, slice(0, len(X), -(-len(X) // SAMPLE_ROWS)), self._spherical)
+        return fitted_attributes(Outcome(state, stopped_by, {}), labels, stored.points.mean, sample, record)
 
     def _open_checkpoint(
         self, X: NDArray[Any], weights: NDArray[Any], init: str | NDArray[Any], rng: np.random.Generator

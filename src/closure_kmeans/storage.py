@@ -24,7 +24,7 @@ HOMES = ("closure_kmeans", "closure_kmeans.baselines")
 # What only the training data has.
 TRAINING = ("labels_", "history_")
 # How a fit runs, not what it finds: the same model is the same file on any machine.
-RUNNING = ("callback", "checkpoint", "checkpoint_every", "max_time", "n_jobs", "verbose")
+RUNNING = ("callback", "checkpoint", "checkpoint_every", "max_time", "n_jobs", "scratch", "verbose")
 # What is stored of parameters and attributes; all else (arrays given as a start, generators) is not.
 PLAIN = (str, int, float, bool, type(None), np.generic)
 # Values looked at together.
