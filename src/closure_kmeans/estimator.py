@@ -307,7 +307,7 @@ class ClosureKMeans(BaseKMeans):
             )
             if not isinstance(init, str):
                 labels = slabs.start_labels(init, stored, X, self._spherical, threads)
-            grow = cast(Grow, partial(slabs.draw_slabs, stored, rng))
+            grow = cast(Grow, partial(slabs.draw_slabs, stored, rng, threads))
             state, stopped_by = cluster_by_closures(
                 stored,
                 slabs.begin(stored, labels, n_clusters, threads),

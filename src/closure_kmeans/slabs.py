@@ -1,9 +1,11 @@
 """Larger than memory: the points lie on disk, and an iteration reads them in slabs.
 
-The rows are laid out once, in a temporary file, in the order of a first tree: neighbours lie near each other. A pass
-reads slabs of consecutive rows that fit in memory, one after the other, and grows its trees inside a slab. A slab's
-border is no border for clusters: the centres near a slab are entered into its trees as points, so that their clusters
-are candidates in the leaves that they fall into; and the borders differ from pass to pass.
+The rows are laid out once, in a temporary file, in the order of a first tree: neighbours lie near each other, and
+consecutive pieces of the file are cells of the space. A pass reads slabs that fit in memory, one after the other, and
+grows its trees inside a slab. A slab is made of cells that are neighbours: a fresh tree over the cells, cut at as many
+leaves as there are slabs, is the upper part of the pass's trees, so that the borders differ from pass to pass. Nor is
+a border one for clusters: the centres near a slab are entered into its trees as points, so that their clusters are
+candidates in the leaves that they fall into.
 
 In memory are the labels, the centres and one slab. Sums run over the slabs in their order, and over the points of a
 slab in theirs: the result is the same on any number of threads.
@@ -26,7 +28,7 @@ from closure_kmeans._parallel import Threads
 from closure_kmeans.closure import assign_by_closures
 from closure_kmeans.clusters import Clusters, empty_clusters, move_onto_sphere, refill_empty
 from closure_kmeans.iteration import Clustering
-from closure_kmeans.partition import grow_partition, principal_axes
+from closure_kmeans.partition import RandomPartition, grow_partition, principal_axes
 from closure_kmeans.points import (
     Points,
     are_bytes,
@@ -40,8 +42,8 @@ from closure_kmeans.points import (
 from closure_kmeans.quantizer import MANY_CENTERS, SAMPLE_ROWS, build_quantizer, nearest_centers, quantize
 from closure_kmeans.vectors.rows import Rows
 
-# Cells that show where in the file a centre belongs, and how many of the nearest ones it is entered into.
-N_CELLS, NEAR_CELLS = 512, 8
+# Cells in the file, and at the least in a slab; and how many of the nearest ones a centre is entered into.
+N_CELLS, CELLS_PER_SLAB, NEAR_CELLS = 512, 16, 8
 # Rows that show the principal directions and the cells of the first layout.
 LAYOUT_SAMPLE = 32 * N_CELLS
 # Bytes that each point takes in memory all the time: its label, its new one, its place in a list of members.
@@ -58,15 +60,15 @@ class StoredPoints(NamedTuple):
     points: Points
     order: NDArray[np.int32]  # (n,) the user's row at each place, on disk
     axes: NDArray[Any] | None  # (d, d') what coordinates are taken along; None for the rows themselves
-    cells: NDArray[Any]  # (N_CELLS, d') the middles of consecutive pieces of the file, in coordinates
-    cell_starts: NDArray[np.int64]  # (N_CELLS + 1,) where the pieces begin
+    cells: NDArray[Any]  # (n_cells, d') the middles of consecutive pieces of the file, in coordinates
+    cell_starts: NDArray[np.int64]  # (n_cells + 1,) where the pieces begin
     slab_size: int  # how many points fit in memory
 
 
 class SlabPartition(NamedTuple):
     """A random partition that is yet to be grown, slab by slab, always in the same way."""
 
-    borders: NDArray[np.int64]  # where the slabs begin, and the end
+    slabs: RandomPartition  # of the cells
     leaf_size: int
     seed: int
     open_to_all: bool = False
@@ -203,6 +205,7 @@ def sort_into_cells(
         check_values(rows, 4 * np.einsum("ij,ij->i", block, block))
         coordinates = block if axes is None else block @ axes
         cell_of[first:last] = np.argmin(norms - 2 * coordinates @ cells.T, axis=1)
+        forget(X)
         return look and are_bytes(rows)
 
     in_bytes = threads.for_each_block(sort, len(cell_of), min(4096, rows_per_block_of(X)))
@@ -235,7 +238,7 @@ def refine_layout(
     labels = np.empty(n_points, np.int32)
     middles, starts = [], [np.zeros(1, np.int64)]
     for i, (first, last) in enumerate(pairwise(borders.tolist())):
-        slab = load_slab(stored, first, last, threads)
+        slab = load_slab(stored, [slice(first, last)], threads)
         first_label, last_label = n_clusters * i // n_slabs, n_clusters * (i + 1) // n_slabs
         n_leaves = min(max(1, last_label - first_label), last - first)
         tree = grow_partition(slab.coordinates, slab.origin, n_leaves, rng, threads)
@@ -243,7 +246,7 @@ def refine_layout(
         for block in blocks_of(last - first, rows_per_block(slab.rows)):
             stored.points.rows[first + block.start : first + block.stop] = slab.rows[tree.members[block]]
         stored.order[first:last] = stored.order[first:last][tree.members]
-        cuts = np.unique(np.linspace(0, last - first, max(1, N_CELLS // n_slabs) + 1).astype(np.int64))
+        cuts = np.unique(np.linspace(0, last - first, max(CELLS_PER_SLAB, N_CELLS // n_slabs) + 1).astype(np.int64))
         sums = np.add.reduceat(slab.coordinates[tree.members], cuts[:-1])
         middles.append(sums / np.diff(cuts)[:, np.newaxis].astype(sums.dtype))
         starts.append(first + cuts[1:])
@@ -262,30 +265,41 @@ def forget(array: Any) -> None:
 # -- a pass ------------------------------------------------------------------------------------------------------------
 
 
-def load_slab(stored: StoredPoints, first: int, last: int, threads: Threads, n_spare: int = 0) -> Points:
-    """The points ``first <= point < last``, with room for some more, in memory."""
-    points, size = stored.points, last - first
+def load_slab(stored: StoredPoints, pieces: list[slice], threads: Threads, n_spare: int = 0) -> Points:
+    """The points in some pieces of the file, with room for some more, in memory."""
+    points, size = stored.points, sum(piece.stop - piece.start for piece in pieces)
     rows = np.zeros((size + n_spare, points.rows.shape[1]), points.rows.dtype)
     n_coordinates = rows.shape[1] if stored.axes is None else stored.axes.shape[1]
     coordinates = np.empty((len(rows), n_coordinates), points.mean.dtype)
 
-    def load(begin: int, end: int) -> None:
-        rows[begin:end] = points.rows[first + begin : first + end]
+    gather(points.rows, pieces, rows)
+
+    def project(begin: int, end: int) -> None:
         coordinates[begin:end] = coordinates_of(as_numbers(rows[begin:end]), points.mean, stored.axes)
 
-    threads.for_each_block(load, size, rows_per_block(rows))
+    threads.for_each_block(project, size, rows_per_block(rows))
     forget(points.rows)
     weights = points.weights
     if len(weights) > 1:
-        weights = np.concatenate([weights[first:last], np.ones(n_spare)])
+        weights = gather(weights, pieces, np.ones(len(rows)))
     return Points(rows, points.mean, weights, coordinates, np.zeros_like(coordinates[0]), points.spherical)
 
 
-def draw_slabs(stored: StoredPoints, rng: np.random.Generator, leaf_size: int) -> SlabPartition:
-    """A random partition of the points, with borders of slabs in new places."""
-    n_points = len(stored.order)
-    borders = np.arange(rng.integers(stored.slab_size), n_points, stored.slab_size)
-    return SlabPartition(np.unique(np.concatenate([[0], borders, [n_points]])), leaf_size, int(rng.integers(2**63)))
+def gather(array: NDArray[Any], pieces: list[slice], out: NDArray[Any]) -> NDArray[Any]:
+    """Copy pieces of an array to the beginning of another, one after the other."""
+    place = 0
+    for piece in pieces:
+        out[place : place + piece.stop - piece.start] = array[piece]
+        place += piece.stop - piece.start
+    return out
+
+
+def draw_slabs(stored: StoredPoints, rng: np.random.Generator, threads: Threads, leaf_size: int) -> SlabPartition:
+    """A random partition of the points: first of the cells into slabs."""
+    cells_per_slab = max(1, stored.slab_size // int(np.diff(stored.cell_starts).max()))
+    n_slabs = -(-len(stored.cells) // cells_per_slab)
+    tree = grow_partition(stored.cells, np.zeros_like(stored.cells[0]), n_slabs, rng, threads)
+    return SlabPartition(tree, leaf_size, int(rng.integers(2**63)))
 
 
 def nearest_cells(stored: StoredPoints, coordinates: NDArray[Any], threads: Threads) -> NDArray[np.int32]:
@@ -319,20 +333,24 @@ def assign_and_update(
     new_labels = np.empty_like(labels)
     totals = no_totals(*clusters.centers.shape)
     n_pairs = 0
-    for number, (first, last) in enumerate(pairwise(partition.borders.tolist())):
-        low = np.searchsorted(stored.cell_starts, first, side="right") - 1
-        high = np.searchsorted(stored.cell_starts, last)
-        entered = np.flatnonzero(((near >= low) & (near < high)).any(axis=1)).astype(np.int32)
-        slab = load_slab(stored, first, last, threads, len(entered))
-        slab.coordinates[last - first :] = center_coordinates[entered]
+    for number, (first, last) in enumerate(pairwise(partition.slabs.starts.tolist())):
+        cells = np.sort(partition.slabs.members[first:last])
+        pieces = [slice(*stored.cell_starts[cell : cell + 2].tolist()) for cell in cells]
+        entered = np.flatnonzero(np.isin(near, cells).any(axis=1)).astype(np.int32)
+        slab = load_slab(stored, pieces, threads, len(entered))
+        size = len(slab.rows) - len(entered)
+        slab.coordinates[size:] = center_coordinates[entered]
         rng = np.random.default_rng([partition.seed, number])
         n_leaves = -(-len(slab.rows) // partition.leaf_size)
         leaves = grow_partition(slab.coordinates, slab.origin, n_leaves, rng, threads)
-        old = np.concatenate([labels[first:last], entered])
+        old = np.concatenate([*(labels[piece] for piece in pieces), entered])
         new, n_tested = assign_by_closures(slab, clusters, old, [leaves], hartigan, threads)
-        new_labels[first:last] = new[: last - first]
+        place = 0
+        for piece in pieces:
+            new_labels[piece] = new[place : place + piece.stop - piece.start]
+            place += piece.stop - piece.start
         n_pairs += n_tested
-        add_slab(slab, new_labels[first:last], totals, threads)
+        add_slab(slab, new[:size], totals, threads)
     return new_labels, n_pairs, finish_update(stored, new_labels, totals, n_clusters, threads, spare)
 
 
@@ -340,7 +358,7 @@ def begin(stored: StoredPoints, labels: NDArray[np.int32], n_clusters: int, thre
     """The state of given labels."""
     totals = no_totals(n_clusters, stored.points.rows.shape[1])
     for slab in blocks_of(len(labels), stored.slab_size):
-        add_slab(load_slab(stored, slab.start, slab.stop, threads), labels[slab], totals, threads)
+        add_slab(load_slab(stored, [slab], threads), labels[slab], totals, threads)
     return Clustering(labels, finish_update(stored, labels, totals, n_clusters, threads, []))
 
 
