@@ -124,7 +124,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         began = time.perf_counter()
         self._check_parameters()
         rows = self._rows(X)
-        weights = check.sample_weight(sample_weight, rows)
+        weights = self._weights(sample_weight, rows)
         n_clusters, start = self._start()
         init = check.init(start, n_clusters, rows)
         if self._spherical:
@@ -178,6 +178,10 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     def _rows(self, X: ArrayLike) -> Any:
         """The rows as an array, taken as they are where they can be."""
         return check_array(X, dtype=check.DTYPES, order="C", ensure_all_finite=False, estimator=self, input_name="X")
+
+    def _weights(self, sample_weight: ArrayLike | None, rows: Any) -> NDArray[np.float64]:
+        """The weights of the rows, or a single one where all weigh the same."""
+        return check.sample_weight(sample_weight, rows)
 
     def _counted(self, rows: Any) -> Any:
         """The rows as they count."""

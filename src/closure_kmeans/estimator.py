@@ -280,6 +280,12 @@ class ClosureKMeans(BaseKMeans):
             raise TypeError(f"X must hold one of {allowed} with memory_limit, got {rows.dtype}")
         return rows
 
+    def _weights(self, sample_weight: ArrayLike | None, rows: Any) -> NDArray[np.float64]:
+        weights = super()._weights(sample_weight, rows)
+        if self.memory_limit is not None and not weights.all():
+            raise ValueError("sample_weight must be above 0 with memory_limit: leave out the rows that weigh nothing")
+        return weights
+
     def _counted(self, rows: Any) -> Any:
         return rows if self.memory_limit is not None else super()._counted(rows)
 
