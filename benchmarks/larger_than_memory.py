@@ -2,8 +2,8 @@
 
     python -m benchmarks.larger_than_memory [--quick] [--data PATH]
 
-Two tasks: a million real SIFT descriptors into 10,000 clusters with a fourth of the data's bytes allowed, and five million
-mixtures of them, from a ``.u8bin`` file, into 50,000 clusters with 1 GB. Each fit has a process of its own. One with a
+Two tasks: a million real SIFT descriptors into 10,000 clusters with a fourth of the data's bytes allowed, and five
+million mixtures of them, from a ``.u8bin`` file, into 50,000 clusters with 1 GB. Each fit has a process of its own. One with a
 limit runs under ``RLIMIT_DATA``: once the kernels are loaded, it may allocate the limit, 24 bytes for each value of the
 centres (those of three iterations, and their sums in double precision), and 64 MB for the stacks of threads and the
 like. More would end it. The pages of files are the system's to keep or to drop.
@@ -98,8 +98,8 @@ def format_report(rows: list[dict[str, Any]]) -> str:
         parts += [f"## {name}: {title}", markdown_table(header, lines)]
     machine = rows[-1]["machine"]
     parts.append(
-        "Resident is what the process held at most beyond what it held before, the pages of mapped files included. Equal "
-        f"digests are equal bytes of labels and centres. {machine['cpu']}, {machine['cores']} cores."
+        "Resident is what the process held at most beyond what it held before, the pages of mapped files included. "
+        f"Equal digests are equal bytes of labels and centres. {machine['cpu']}, {machine['cores']} cores."
     )
     return "\n\n".join(parts) + "\n"
 

@@ -208,7 +208,7 @@ def sort_into_cells(
         forget(X)
         return look and are_bytes(rows)
 
-    in_bytes = threads.for_each_block(sort, len(cell_of), min(4096, rows_per_block_of(X)))
+    in_bytes = threads.for_each_block(sort, len(cell_of), min(1024, rows_per_block_of(X)))
     return cell_of, all(in_bytes)
 
 
@@ -312,7 +312,7 @@ def nearest_cells(stored: StoredPoints, coordinates: NDArray[Any], threads: Thre
         scores = norms - 2 * coordinates[first:last] @ stored.cells.T
         near[first:last] = np.argpartition(scores, n_near - 1, axis=1)[:, :n_near]
 
-    threads.for_each_block(find, len(coordinates), 4096)
+    threads.for_each_block(find, len(coordinates), 512)
     return near
 
 
