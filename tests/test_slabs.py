@@ -133,11 +133,11 @@ def test_files(X, dtype, tmp_path):
 
 
 def test_starts_from_centers_and_models(X):
-    first = ClosureKMeans(300, random_state=0, max_iter=3).fit(X)
+    first = ClosureKMeans(300, random_state=0, max_iter=10).fit(X)
     for init in (first, first.cluster_centers_):
-        after = ClosureKMeans(300, init=init, memory_limit=limit(X, 5), random_state=0).fit(X)
+        after = ClosureKMeans(300, init=init, memory_limit=limit(X, 5), random_state=0, max_iter=1).fit(X)
         assert after.inertia_ < first.inertia_
-        assert (after.labels_ == first.labels_).mean() > 0.5
+        assert (after.labels_ == first.labels_).mean() > 0.7
 
 
 def test_nothing_is_left_behind(X, tmp_path):
@@ -167,7 +167,7 @@ def test_bad_limits(X):
         ("lots", ValueError, "memory_limit must be a number of bytes, or a text such as '500MB' or '1GB', got 'lots'"),
         (0, ValueError, "memory_limit must be at least 1, got 0"),
         (1.5, TypeError, "memory_limit must be an integer"),
-        ("100kB", ValueError, "memory_limit must be at least 241,920 bytes for 20,000 x 128 uint8 rows, got 100,000"),
+        ("100kB", ValueError, "memory_limit must be at least 240,960 bytes for 20,000 x 128 uint8 rows, got 100,000"),
     ):
         with pytest.raises(error, match=message):
             ClosureKMeans(10, memory_limit=value).fit(X)

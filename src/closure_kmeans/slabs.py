@@ -129,8 +129,7 @@ def lay_out(
     dtype = precision(X.dtype)
     sample = read(X, slice(0, n_points, -(-n_points // LAYOUT_SAMPLE)), spherical).astype(dtype)
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = sample.mean(axis=0)
-    check_values(sample, mean)
+        mean = np.nan_to_num(sample.mean(axis=0), posinf=0, neginf=0)  # which row it is, is found below
     if (sample == np.rint(sample)).all():
         np.rint(mean, out=mean)  # whole numbers stay whole, so that their products are exact
     axes = None
@@ -202,7 +201,7 @@ def sort_into_cells(
     def sort(first: int, last: int) -> bool:
         rows = read(X, slice(first, last), spherical)
         block = shifted(rows, mean)
-        check_values(rows, 4 * np.einsum("ij,ij->i", block, block))
+        check_values(rows, 4 * np.einsum("ij,ij->i", block, block), first)
         coordinates = block if axes is None else block @ axes
         cell_of[first:last] = np.argmin(norms - 2 * coordinates @ cells.T, axis=1)
         forget(X)
