@@ -3,10 +3,10 @@
     python -m benchmarks.larger_than_memory [--quick] [--data PATH]
 
 Two tasks: a million real SIFT descriptors into 10,000 clusters with a fourth of the data's bytes allowed, and five
-million mixtures of them, from a ``.u8bin`` file, into 50,000 clusters with 1 GB. Each fit has a process of its own.
-One with a limit runs under ``RLIMIT_DATA``: once the kernels are loaded, it may allocate the limit, 24 bytes for each value of the
-centres (those of three iterations, and their sums in double precision), and 64 MB for the stacks of threads and the
-like. More would end it. The pages of files are the system's to keep or to drop.
+million mixtures of them, from a ``.u8bin`` file, into 50,000 clusters with 1 GB. Each fit has a process of its own. One
+with a limit runs under ``RLIMIT_DATA``: once the kernels are loaded, it may allocate the limit, 24 bytes for each value
+of the centres (those of three iterations, and their sums in double precision), and 64 MB for the stacks of threads and
+the like. More would end it. The pages of files are the system's to keep or to drop.
 """
 
 from __future__ import annotations

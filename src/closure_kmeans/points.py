@@ -173,7 +173,10 @@ def check_weights(weights: NDArray[Any], norms: NDArray[Any]) -> None:
 
 
 def check_values(X: NDArray[Any], derived: NDArray[Any], first: int = 0) -> None:
-    """What was computed from the values, from row ``first`` on, shows at once whether they and their squares are finite."""
+    """What was computed from the values shows at once whether all are finite, and their squares too.
+
+    ``first`` is the number of the first row.
+    """
     if np.isfinite(derived).all():
         return
     largest = np.array([np.abs(row.astype(derived.dtype)).max() for row in X])
@@ -182,6 +185,7 @@ def check_values(X: NDArray[Any], derived: NDArray[Any], first: int = 0) -> None
         raise ValueError(f"X must not contain NaN or infinity, but row {first + np.flatnonzero(~finite)[0]} does")
     row = int(largest.argmax())
     raise ValueError(
-        f"the squares of the values of X must not overflow {derived.dtype}, but row {first + row} holds {largest[row]:.6g}: "
+        f"the squares of the values of X must not overflow {derived.dtype}, "
+        f"but row {first + row} holds {largest[row]:.6g}: "
         "scale the data" + (" or pass float64" if derived.dtype == np.float32 else "")
     )

@@ -129,7 +129,9 @@ def lay_out(
     dtype = precision(X.dtype)
     sample = read(X, slice(0, n_points, -(-n_points // LAYOUT_SAMPLE)), spherical).astype(dtype)
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = np.nan_to_num(sample.mean(axis=0), posinf=0, neginf=0)  # which row it is, is found below
+        good = np.isfinite(np.einsum("ij,ij->i", sample, sample))
+    sample = sample[good] if good.any() else np.zeros_like(sample)  # which rows are bad is found below
+    mean = sample.mean(axis=0)
     if (sample == np.rint(sample)).all():
         np.rint(mean, out=mean)  # whole numbers stay whole, so that their products are exact
     axes = None
