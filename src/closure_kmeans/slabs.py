@@ -127,7 +127,7 @@ def lay_out(
     """
     n_points, n_features = X.shape
     dtype = precision(X.dtype)
-    sample = read(X, slice(0, n_points, -(-n_points // LAYOUT_SAMPLE)), spherical).astype(dtype)
+    sample: NDArray[Any] = read(X, slice(0, n_points, -(-n_points // LAYOUT_SAMPLE)), spherical).astype(dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         good = np.isfinite(np.einsum("ij,ij->i", sample, sample))
     sample = sample[good] if good.any() else np.zeros_like(sample)  # which rows are bad is found below
