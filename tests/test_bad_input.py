@@ -271,7 +271,7 @@ def test_n_jobs():
     [
         ("neighborhoods", "'auto', 'fresh', 'kept', 'all'"),
         ("rule", "'hartigan', 'lloyd'"),
-        ("init", "'tree', 'random', or an array of centres or labels"),
+        ("init", "'tree', 'random', a model, or an array of centres or labels"),
     ],
 )
 def test_words(name, allowed):

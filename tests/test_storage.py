@@ -14,6 +14,7 @@ from sklearn.exceptions import NotFittedError
 import closure_kmeans
 from closure_kmeans import ClosureKMeans, baselines, load, quantizer
 from closure_kmeans._tensors import KEY
+from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.vectors import FileFormatError
 
 
@@ -51,6 +52,46 @@ def test_a_loaded_model_is_the_saved_one(rows, path, dtype):
     assert loaded.cluster_centers_.dtype == saved.cluster_centers_.dtype
     assert (loaded.inertia_, loaded.n_iter_, loaded.stopped_by_) == (saved.inertia_, saved.n_iter_, saved.stopped_by_)
     check_same(saved, loaded, X)
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        LloydKMeans(50, random_state=0, max_iter=3),
+        ApproximateKMeans(50, refined=True, random_state=0, max_iter=3),
+        CanopyKMeans(50, random_state=0, max_iter=3),
+        HierarchicalKMeans(branching=4, depth=3, random_state=0, max_iter=3),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_baselines(saved, rows, path):
+    saved.fit(rows).save(path)
+    before = path.read_bytes()
+    loaded = load(path)
+    assert type(loaded) is type(saved)
+    assert loaded.get_params() == saved.get_params()
+    check_same(saved, loaded, rows)
+    if isinstance(saved, HierarchicalKMeans):
+        np.testing.assert_array_equal(loaded.paths(rows), saved.paths(rows))
+    loaded.save(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"levels_.0.centers": np.full((4, 8), np.nan, np.float32)}, "the centres of level 0 must be finite"),
+        ({"levels_.0.centers": np.ones((4, 7), np.float32)}, "the centres of level 0 must be like those of the"),
+        ({"levels_.0.starts": np.array([0, 5])}, "the 4 nodes of level 0 must be the children of those above"),
+        ({"levels_.1.starts": np.array([0, 16])}, "level 1 must say of 4 nodes where their children begin"),
+        ({"levels_.1.starts": np.array([0, 0, 8, 12, 16])}, "the 16 nodes of level 1 must be the children"),
+        ({"levels_.3.starts": np.array([0, 16])}, r"levels_\.1\.centers"),
+    ],
+)
+def test_bad_hierarchies(rows, path, arrays, message):
+    HierarchicalKMeans(branching=4, depth=2, random_state=0, max_iter=2).fit(rows).save(path)
+    with pytest.raises(FileFormatError, match=message):
+        load(_edited(path, arrays))
 
 
 def test_models_of_many_clusters(rows, path, monkeypatch):
@@ -93,7 +134,7 @@ def test_traces_of_the_training_only_when_asked_for(model, path):
     assert not hasattr(load(path), "labels_")
     assert not hasattr(load(path), "history_")
     with safe_open(path, "np") as file:
-        assert list(file.keys()) == ["cluster_centers_"]
+        assert sorted(file.keys()) == ["cluster_centers_", "cluster_sizes_"]
     model.save(path, training=True)
     np.testing.assert_array_equal(load(path).labels_, model.labels_)
     assert load(path).history_ == model.history_
@@ -176,6 +217,8 @@ def _edited(path, arrays=None, **facts):
         ({"arrays": {"cluster_centers_": np.full((50, 8), np.nan)}}, "must hold finite centres"),
         ({"arrays": {"cluster_centers_": np.ones((50, 8), np.int32)}}, "must hold centres as floats"),
         ({"arrays": {"cluster_centers_": np.ones((0, 8))}}, "must hold centres as floats"),
+        ({"arrays": {"cluster_sizes_": np.ones(49)}}, "must hold the sizes of 50 clusters, all above 0"),
+        ({"arrays": {"cluster_sizes_": np.zeros(50)}}, "must hold the sizes of 50 clusters, all above 0"),
         ({"arrays": {"labels_": np.full(9, 50, np.int32)}}, "must hold labels from 0 to 49"),
     ],
 )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from closure_kmeans.partition import RandomPartition
     from closure_kmeans.points import Points
     from closure_kmeans.quantizer import Cells
+    from closure_kmeans.slabs import Totals
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -652,31 +653,61 @@ def update_clusters(points: Points, members: Array, starts: Array, clusters: Clu
     the sum of the squared distances to the centre, as that of the squares less that of the mean. The
     centre of an empty cluster is left as it is.
     """
+    total = np.empty(points.mean.shape[0], np.float64)
+    for j in range(first, last):
+        total[:] = 0
+        size, squares = sum_members(points, members, starts[j], starts[j + 1], total)
+        finish_cluster(total, size, squares, clusters, j)
+
+
+@kernel
+def add_to_totals(points: Points, members: Array, starts: Array, totals: Totals, first: int, last: int) -> None:
+    """Add the points of a part of the data to the sums of the clusters ``first <= cluster < last``."""
+    for j in range(first, last):
+        if starts[j] < starts[j + 1]:
+            size, squares = sum_members(points, members, starts[j], starts[j + 1], totals.sums[j])
+            totals.sizes[j] += size
+            totals.squares[j] += squares
+
+
+@kernel
+def finish_clusters(totals: Totals, clusters: Clusters, first: int, last: int) -> None:
+    """The clusters ``first <= cluster < last`` from the sums over all parts of the data."""
+    for j in range(first, last):
+        finish_cluster(totals.sums[j], totals.sizes[j], totals.squares[j], clusters, j)
+
+
+@kernel
+def sum_members(points: Points, members: Array, begin: int, end: int, total: Array) -> tuple[float, float]:
+    """Add some points to the total of their cluster; their weight, and the weighted sum of their squared lengths."""
     n_features = points.mean.shape[0]
     weighted = points.weights.shape[0] > 1
     number = points.mean.dtype.type
-    total = np.empty(n_features, np.float64)
-    for j in range(first, last):
-        total[:] = 0
-        size, squares = 0.0, 0.0
-        for place in range(starts[j], starts[j + 1]):
-            fetch_ahead(points.rows, members, place)
-            point = members[place]
-            weight = np.float64(points.weights[point if weighted else 0])
-            square = 0.0
-            for t in range(n_features):
-                value = np.float64(number(widen(points.rows[point, t])) - points.mean[t])
-                total[t] += weight * value
-                square += value * value
-            size += weight
-            squares += weight * square
-        clusters.sizes[j] = size
-        clusters.errors[j] = 0
-        if size > 0:
-            norm = 0.0
-            for t in range(n_features):
-                mean = total[t] / size
-                norm += mean * mean
-                clusters.centers[j, t] = mean
-            clusters.norms[j] = norm
-            clusters.errors[j] = max(0.0, squares - size * norm)
+    size, squares = 0.0, 0.0
+    for place in range(begin, end):
+        fetch_ahead(points.rows, members, place)
+        point = members[place]
+        weight = np.float64(points.weights[point if weighted else 0])
+        square = 0.0
+        for t in range(n_features):
+            value = np.float64(number(widen(points.rows[point, t])) - points.mean[t])
+            total[t] += weight * value
+            square += value * value
+        size += weight
+        squares += weight * square
+    return size, squares
+
+
+@kernel
+def finish_cluster(total: Array, size: float, squares: float, clusters: Clusters, j: int) -> None:
+    """Centre, its squared norm, size and error of a cluster from the sums over its points."""
+    clusters.sizes[j] = size
+    clusters.errors[j] = 0
+    if size > 0:
+        norm = 0.0
+        for t in range(total.shape[0]):
+            mean = total[t] / size
+            norm += mean * mean
+            clusters.centers[j, t] = mean
+        clusters.norms[j] = norm
+        clusters.errors[j] = max(0.0, squares - size * norm)

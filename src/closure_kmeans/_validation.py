@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import numbers
 import os
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 
 from closure_kmeans.points import hash_rows, precision
@@ -35,6 +37,17 @@ def parameters(model: BaseKMeans) -> None:
     verbose(model.verbose)
     if model.callback is not None and not callable(model.callback):
         raise TypeError(f"callback must be callable, got {model.callback!r}")
+
+
+def n_bytes(name: str, value: object) -> int:
+    """A number of bytes, or a text such as 500MB or 1GB."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"(\d+\.?\d*) ?([kMGT]?)(i?)B", value)
+        if match is None:
+            raise ValueError(f"{name} must be a number of bytes, or a text such as '500MB' or '1GB', got {value!r}")
+        return int(float(match[1]) * (1024 if match[3] else 1000) ** " kMGT".index(match[2] or " "))
+    integer(name, value, 1)
+    return int(cast(int, value))
 
 
 def n_jobs(value: object) -> None:
@@ -92,11 +105,15 @@ def generator(random_state: int | np.random.RandomState | None) -> np.random.Gen
 
 
 def init(value: str | ArrayLike, n_clusters: int, X: NDArray[Any]) -> str | NDArray[Any]:
-    """A start: a name, centres, or labels."""
+    """A start: a name, centres, labels, or a model, whose clusters are the first ones."""
+    if isinstance(value, BaseEstimator):
+        return _centers_of(value, n_clusters, X)
     array = np.asarray(value)
     if array.ndim == 0:
         if not isinstance(value, str) or value not in ("tree", "random"):
-            raise ValueError(f"init must be one of 'tree', 'random', or an array of centres or labels, got {value!r}")
+            raise ValueError(
+                f"init must be one of 'tree', 'random', a model, or an array of centres or labels, got {value!r}"
+            )
         return value
     if array.ndim == 1:
         return labels("init given as labels", array, len(X), n_clusters)
@@ -105,6 +122,22 @@ def init(value: str | ArrayLike, n_clusters: int, X: NDArray[Any]) -> str | NDAr
             f"init given as centres must have shape (n_clusters, n_features) = ({n_clusters}, {X.shape[1]}), "
             f"got {array.shape}"
         )
+    return _centers(array, X)
+
+
+def _centers_of(model: BaseEstimator, n_clusters: int, X: NDArray[Any]) -> NDArray[Any]:
+    centers = getattr(model, "cluster_centers_", None)
+    if centers is None:
+        raise ValueError(f"init given as a model must be fitted and have cluster_centers_, got {model!r}")
+    if len(centers) > n_clusters or centers.shape[1] != X.shape[1]:
+        raise ValueError(
+            f"init given as a model must have at most n_clusters = {n_clusters} clusters, of {X.shape[1]} features, "
+            f"got {len(centers)} of {centers.shape[1]}"
+        )
+    return _centers(centers, X)
+
+
+def _centers(array: NDArray[Any], X: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
         raise ValueError("init given as centres must hold finite numbers only")
     with np.errstate(over="ignore"):

@@ -22,7 +22,7 @@ from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.checkpoint import Checkpoint
 from closure_kmeans.initialize import start_labels
 from closure_kmeans.iteration import Clustering, Iteration, Step
-from closure_kmeans.points import Points, arrange_points, precision, shifted
+from closure_kmeans.points import Points, arrange_points, precision, shifted, unit_rows
 from closure_kmeans.quantizer import (
     MANY_CENTERS,
     SAMPLE_ROWS,
@@ -32,6 +32,7 @@ from closure_kmeans.quantizer import (
     group_centers,
     nearest_centers,
     quantize,
+    squared_distances,
 )
 from closure_kmeans.storage import save_model
 
@@ -89,6 +90,11 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         return self.n_clusters, self.init
 
     @property
+    def _spherical(self) -> bool:
+        """Whether only the directions of rows count, and centres have length one."""
+        return False
+
+    @property
     def _most_iterations(self) -> int:
         return self.max_iter
 
@@ -117,11 +123,14 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """
         began = time.perf_counter()
         self._check_parameters()
-        rows = check_array(X, dtype=check.DTYPES, order="C", ensure_all_finite=False, estimator=self, input_name="X")
-        weights = check.sample_weight(sample_weight, rows)
+        rows = self._rows(X)
+        weights = self._weights(sample_weight, rows)
         n_clusters, start = self._start()
         init = check.init(start, n_clusters, rows)
+        if self._spherical:
+            init = unit_rows(init, "init") if isinstance(init, np.ndarray) and init.ndim == 2 else init
         validate_data(BaseEstimator(), X, skip_check_array=True)  # the names of the features must be in order
+        rows = self._counted(rows)
         if weights.all():
             fitted = self._fit(rows, weights, n_clusters, init, began)
         else:
@@ -154,6 +163,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         checkpoint = self._open_checkpoint(X, weights, init, rng)
         with Threads(count_threads(self.n_jobs)) as threads, Recorder(self, began, len(X), checkpoint) as record:
             points, tree = arrange_points(X, weights, n_clusters, self.tree_dims, rng, threads)
+            points = points._replace(spherical=self._spherical)
             if checkpoint is not None:
                 checkpoint.check_order(tree.members)
                 init = "tree" if checkpoint.saved else init  # what is saved takes its place
@@ -163,17 +173,19 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             raise KeyboardInterrupt
         labels = np.empty(len(X), np.int32)
         labels[tree.members] = outcome.state.labels
-        return outcome.attributes | {
-            "cluster_centers_": outcome.state.clusters.centers + points.mean,
-            "labels_": labels,
-            "inertia_": outcome.state.clusters.inertia,
-            "n_iter_": len(record.history),
-            "history_": record.history,
-            "stopped_by_": outcome.stopped_by,
-            "_sample": X[:: -(-len(X) // SAMPLE_ROWS)].copy(),
-            "_n_probes": None,
-            "_quantizers": {},
-        }
+        return fitted_attributes(outcome, labels, points.mean, X[:: -(-len(X) // SAMPLE_ROWS)], record)
+
+    def _rows(self, X: ArrayLike) -> Any:
+        """The rows as an array, taken as they are where they can be."""
+        return check_array(X, dtype=check.DTYPES, order="C", ensure_all_finite=False, estimator=self, input_name="X")
+
+    def _weights(self, sample_weight: ArrayLike | None, rows: Any) -> NDArray[np.float64]:
+        """The weights of the rows, or a single one where all weigh the same."""
+        return check.sample_weight(sample_weight, rows)
+
+    def _counted(self, rows: Any) -> Any:
+        """The rows as they count."""
+        return unit_rows(rows) if self._spherical else rows
 
     def _labels_of(self, rows: NDArray[Any], fitted: dict[str, Any]) -> NDArray[np.int32]:
         """Labels of rows that took no part in a fit."""
@@ -207,6 +219,41 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         if sample_weight is not None:
             distances = distances * check.weights_like(sample_weight, distances)
         return -float(distances.sum())
+
+    def medoids(self, X: ArrayLike, labels: ArrayLike | None = None) -> NDArray[np.int64]:
+        """The row that stands for each cluster: of its rows in X the one nearest to its centre, the first of several.
+
+        Parameters
+        ----------
+        X : (n, d) array
+            The rows to choose from: those that the model was fitted to, or any others.
+        labels : (n,) array, default=None
+            The cluster of each row, such as ``labels_``; by default what ``predict`` gives.
+
+        Returns
+        -------
+        rows : (k,) array of int64
+            Places in X; -1 for a cluster that has no row there.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> model = ClosureKMeans(n_clusters=2).fit([[0.0], [1.0], [3.0], [10.0]])
+        >>> sorted(model.medoids([[0.0], [1.0], [3.0], [10.0]]).tolist())
+        [1, 3]
+        """
+        rows = self._check(X)
+        if labels is None:
+            clusters, distances = self._nearest(rows)
+        else:
+            clusters = check.labels("labels", labels, len(rows), len(self.cluster_centers_))
+            mean, centers = _shifted(self.cluster_centers_, rows.dtype)
+            distances = squared_distances(rows, centers, mean, clusters)
+        nearest_first = np.lexsort((distances, clusters))
+        found, first = np.unique(clusters[nearest_first], return_index=True)
+        medoids = np.full(len(self.cluster_centers_), -1)
+        medoids[found] = nearest_first[first]
+        return medoids
 
     def _nearest(self, rows: NDArray[Any], exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         with Threads(count_threads(self.n_jobs)) as threads:
@@ -249,10 +296,18 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
                 self._quantizer(precision(self.cluster_centers_.dtype), threads)
         save_model(self, path, training=training)
 
+    def _stored_arrays(self) -> dict[str, NDArray[Any]]:
+        """What a file holds of attributes that are more than one array."""
+        return {}
+
+    def _restored(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        """Those attributes again, from the arrays of a file, which are taken out."""
+        return {}
+
     def _check(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self, "cluster_centers_")
         rows: NDArray[Any] = validate_data(self, X, dtype=check.DTYPES, order="C", reset=False)
-        return rows
+        return unit_rows(rows) if self._spherical else rows
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
@@ -273,6 +328,24 @@ def _shifted(centers: NDArray[Any], dtype: DTypeLike) -> tuple[NDArray[Any], NDA
     centers = centers.astype(precision(dtype))
     mean = centers.mean(axis=0)
     return mean, centers - mean
+
+
+def fitted_attributes(
+    outcome: Outcome, labels: NDArray[np.int32], mean: NDArray[Any], sample: NDArray[Any], record: Recorder
+) -> dict[str, Any]:
+    """The attributes of a model; labels are in the order of the user's rows, the sample shows what rows are like."""
+    return outcome.attributes | {
+        "cluster_centers_": outcome.state.clusters.centers + mean,
+        "cluster_sizes_": outcome.state.clusters.sizes,
+        "labels_": labels,
+        "inertia_": outcome.state.clusters.inertia,
+        "n_iter_": len(record.history),
+        "history_": record.history,
+        "stopped_by_": outcome.stopped_by,
+        "_sample": sample.copy(),
+        "_n_probes": None,
+        "_quantizers": {},
+    }
 
 
 class Recorder:

@@ -29,12 +29,16 @@ from closure_kmeans.points import Points
 # is safe in full.
 EXTRAPOLATE_FROM, EXTRAPOLATE_FULLY = 10, 50
 
+# What ``assign_and_update`` does, for points in memory or elsewhere.
+Reassign = Callable[..., tuple[NDArray[np.int32], int, Clusters]]
+
 
 def cluster_by_closures(
-    points: Points,
+    points: Any,
     state: Clustering,
     neighborhoods: Neighborhoods,
     *,
+    reassign: Reassign | None = None,
     hartigan: bool,
     extrapolate: bool,
     n_done: int = 0,
@@ -46,15 +50,17 @@ def cluster_by_closures(
 ) -> tuple[Clustering, str]:
     """Alternate closure assignment and update until the neighbourhoods are used up (section 3).
 
+    ``points`` are Points, or whatever ``reassign`` takes instead of ``assign_and_update``.
     Returns the last state and the reason why it is the last, as ``alternate`` does.
     """
+    advance = partial(take_step, points, reassign=reassign)
     spare: list[NDArray[Any]] = []  # memory of centres, used again: with many clusters new memory costs a lot
 
     def step(state: Clustering) -> Step:
         if not extrapolate:
-            return take_step(points, state, state.clusters, neighborhoods.partitions(), hartigan, threads, spare)
+            return advance(state, state.clusters, neighborhoods.partitions(), hartigan, threads, spare)
         ahead = extrapolated(state.clusters, state.previous, len(state.labels), threads, spare)
-        outcome = take_step(points, state, ahead, neighborhoods.partitions(), hartigan, threads, spare)
+        outcome = advance(state, ahead, neighborhoods.partitions(), hartigan, threads, spare)
         if state.previous is not None:
             spare.append(state.previous)
         return outcome._replace(state=outcome.state._replace(previous=state.clusters.centers))
@@ -77,13 +83,14 @@ def begin(points: Points, labels: NDArray[np.int32], n_clusters: int, threads: T
 
 
 def take_step(
-    points: Points,
+    points: Any,
     state: Clustering,
     ahead: Clusters,
     partitions: list[RandomPartition],
     hartigan: bool,
     threads: Threads,
     spare: list[NDArray[Any]],
+    reassign: Reassign | None = None,
 ) -> Step:
     """One assignment to the centres ``ahead``, and one update; the distortion does not rise (theorem 1).
 
@@ -91,18 +98,37 @@ def take_step(
     such a step is redone by the paper's rule, which cannot, but for rounding: then nothing moves. The memory of
     ``ahead``, and other ``spare`` memory, is used again.
     """
+    reassign = reassign or assign_and_update
     n_pairs, n_trees = 0, sum(not partition.open_to_all for partition in partitions)
     for clusters, rule in ((ahead, hartigan), (state.clusters, False)):
-        labels, n_tested = assign_by_closures(points, clusters, state.labels, partitions, rule, threads)
+        last_use = clusters is not state.clusters
+        labels, n_tested, updated = reassign(points, clusters, state.labels, partitions, rule, threads, spare, last_use)
         n_pairs += n_tested
-        if clusters is not state.clusters:
-            spare.append(clusters.centers)
-        updated = update(points, labels, len(clusters.centers), threads, spare)
         if updated.inertia <= state.clusters.inertia:
             n_active = int(np.count_nonzero(labels != state.labels))
             return Step(Clustering(labels, updated), n_active, n_pairs, n_trees)
         spare.append(updated.centers)
     return Step(state, 0, n_pairs, n_trees)
+
+
+def assign_and_update(
+    points: Points,
+    clusters: Clusters,
+    labels: NDArray[np.int32],
+    partitions: list[RandomPartition],
+    hartigan: bool,
+    threads: Threads,
+    spare: list[NDArray[Any]],
+    last_use: bool,
+) -> tuple[NDArray[np.int32], int, Clusters]:
+    """Both steps of an iteration: new labels, the number of pairs that were tested, and the new clusters.
+
+    After its ``last_use`` the memory of the centres is spare.
+    """
+    labels, n_pairs = assign_by_closures(points, clusters, labels, partitions, hartigan, threads)
+    if last_use:
+        spare.append(clusters.centers)
+    return labels, n_pairs, update(points, labels, len(clusters.centers), threads, spare)
 
 
 def assign_by_closures(

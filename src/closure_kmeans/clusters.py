@@ -43,23 +43,65 @@ def update(
     ``labels`` change accordingly. The centres are put into ``spare`` memory, if there is any.
     """
     members, starts = _kernels.group_by_label(labels, n_clusters)
-    clusters = Clusters(
+    clusters = empty_clusters(points, n_clusters, spare)
+    threads.for_each_block(partial(find_means, points, members, starts, clusters), n_clusters)
+    refill_empty(points, labels, clusters, members, starts)
+    return clusters
+
+
+def empty_clusters(points: Points, n_clusters: int, spare: list[NDArray[Any]] | None) -> Clusters:
+    """Clusters to be written to, in ``spare`` memory, if there is any."""
+    return Clusters(
         centers=spare.pop() if spare else np.empty((n_clusters, points.rows.shape[1]), points.mean.dtype),
         norms=np.zeros(n_clusters, points.mean.dtype),
         sizes=np.zeros(n_clusters),
         errors=np.zeros(n_clusters),
     )
-    threads.for_each_block(partial(_kernels.update_clusters, points, members, starts, clusters), n_clusters)
+
+
+def refill_empty(
+    points: Points,
+    labels: NDArray[np.int32],
+    clusters: Clusters,
+    members: NDArray[np.int32],
+    starts: NDArray[np.int64],
+) -> None:
+    """Give points to clusters that have none, or only copies of a row that others have too; labels and means change."""
     changed = join_copies(points, labels, clusters, members, starts)
     while True:
         if len(changed) > 0:
-            members, starts = _kernels.group_by_label(labels, n_clusters)
+            members, starts = _kernels.group_by_label(labels, len(clusters.sizes))
             for cluster in changed:
-                _kernels.update_clusters(points, members, starts, clusters, cluster, cluster + 1)
+                find_means(points, members, starts, clusters, cluster, cluster + 1)
         empty = np.flatnonzero(starts[:-1] == starts[1:])
         if len(empty) == 0:
-            return clusters
+            return
         changed = refill(points, labels, clusters, members, starts, empty)
+
+
+def find_means(
+    points: Points, members: NDArray[np.int32], starts: NDArray[np.int64], clusters: Clusters, first: int, last: int
+) -> None:
+    """The mean of the clusters ``first <= cluster < last``, on the sphere if that is where the points are."""
+    _kernels.update_clusters(points, members, starts, clusters, first, last)
+    if points.spherical:
+        move_onto_sphere(clusters, points.mean, first, last)
+
+
+def move_onto_sphere(clusters: Clusters, mean: NDArray[Any], first: int, last: int) -> None:
+    """Move the means of the clusters ``first <= cluster < last`` to length one: the best centres on the sphere.
+
+    The squared distances to any centre sum up to those to the mean, plus the squared distance from it to the mean for
+    each point: here that is (1 - length of the mean)². A mean of length zero is as near to one direction as to another.
+    """
+    some = first + np.flatnonzero(clusters.sizes[first:last] > 0)
+    means = clusters.centers[some].astype(np.float64) + mean
+    lengths = np.sqrt(np.einsum("ij,ij->i", means, means))
+    clusters.errors[some] += clusters.sizes[some] * (1 - lengths) ** 2
+    means[lengths == 0, 0] = lengths[lengths == 0] = 1
+    means = means / lengths[:, np.newaxis] - mean
+    clusters.centers[some] = means
+    clusters.norms[some] = np.einsum("ij,ij->i", means, means)
 
 
 def join_copies(

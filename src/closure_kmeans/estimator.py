@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.validation import check_is_fitted
 
 from closure_kmeans import _validation as check
-from closure_kmeans._parallel import Threads
-from closure_kmeans.base import BaseKMeans, Outcome, Recorder
+from closure_kmeans import slabs
+from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans.base import BaseKMeans, Outcome, Recorder, fitted_attributes
 from closure_kmeans.checkpoint import Checkpoint, fingerprint
 from closure_kmeans.closure import begin, cluster_by_closures
 from closure_kmeans.iteration import Iteration
-from closure_kmeans.neighborhoods import FEW_CLUSTERS, AllClusters, FreshNeighborhoods, KeptNeighborhoods, Neighborhoods
-from closure_kmeans.points import Points, grow_leaves
-from closure_kmeans.quantizer import sample_accuracy
+from closure_kmeans.neighborhoods import (
+    FEW_CLUSTERS,
+    AllClusters,
+    FreshNeighborhoods,
+    Grow,
+    KeptNeighborhoods,
+    Neighborhoods,
+)
+from closure_kmeans.points import Points, grow_leaves, precision
+from closure_kmeans.quantizer import SAMPLE_ROWS, sample_accuracy
+from closure_kmeans.vectors import Rows, open_vectors
+
+
+class Level(NamedTuple):
+    """Clusters of clusters."""
+
+    parents: NDArray[np.int32]  # (n_below,) which of these clusters each cluster of the level below is in
+    centers: NDArray[Any]  # (n_clusters, d)
+    sizes: NDArray[np.float64]  # (n_clusters,) number of rows in each, or their weight
 
 
 class ClosureKMeans(BaseKMeans):
@@ -32,9 +51,13 @@ class ClosureKMeans(BaseKMeans):
     ----------
     n_clusters : int, default=2
         Number of clusters, k. There are exactly k of them, none empty.
-    init : {"tree", "random"} or array, default="tree"
+    init : {"tree", "random"}, array or model, default="tree"
         The start: the cells of a random partition tree cut at k cells; k random rows; given centres, of shape
-        (k, d); or given labels, of shape (n,).
+        (k, d); given labels, of shape (n,); or a fitted model, whose clusters keep their ids. If it has fewer than k,
+        those of largest error are split.
+    metric : {"euclidean", "cosine"}, default="euclidean"
+        "cosine" is spherical k-means: rows are divided by their lengths, and so are the centres. The rows are then held
+        in float32, or float64 if they come so.
     max_iter : int, default=100
         Largest number of iterations.
     tol : float, default=5e-4
@@ -65,6 +88,11 @@ class ClosureKMeans(BaseKMeans):
         Assign points to where the centres of large clusters are heading. It halves the number of iterations.
     tree_dims : int, default=16
         Principal dimensions in which trees are grown; ``None`` for all dimensions.
+    memory_limit : int or str, default=None
+        Bytes, or a text such as "1GB", that the fit may take beyond the centres, for data larger than memory: a memory
+        map, or what ``open_vectors`` returns. The rows are laid out in a temporary file and read in slabs.
+    scratch : str or PathLike, default=None
+        The folder of that file, which is as large as the rows; by default that for temporary files.
     random_state : int, RandomState instance or None, default=None
         Seed. The same seed gives the same result, bit for bit, on any number of threads.
     n_jobs : int, default=None
@@ -84,11 +112,14 @@ class ClosureKMeans(BaseKMeans):
     Attributes
     ----------
     cluster_centers_ : (k, d) array
-        Means of the clusters.
+        Means of the clusters; with the cosine metric, their directions.
+    cluster_sizes_ : (k,) array of float64
+        Number of rows of each cluster, or their weight.
     labels_ : (n,) array of int32
         Cluster of each row.
     inertia_ : float
-        Sum of the squared distances of the rows to their centres, weighted by ``sample_weight``.
+        Sum of the squared distances of the rows to their centres, weighted by ``sample_weight``. With the cosine
+        metric these are 2 - 2 cos of the angle between them.
     n_iter_ : int
         Number of iterations.
     history_ : list of Iteration
@@ -119,7 +150,8 @@ class ClosureKMeans(BaseKMeans):
         self,
         n_clusters: int = 2,
         *,
-        init: Literal["tree", "random"] | ArrayLike = "tree",
+        init: Literal["tree", "random"] | ArrayLike | BaseEstimator = "tree",
+        metric: Literal["euclidean", "cosine"] = "euclidean",
         max_iter: int = 100,
         tol: float = 5e-4,
         max_time: float | None = None,
@@ -132,6 +164,8 @@ class ClosureKMeans(BaseKMeans):
         rule: Literal["hartigan", "lloyd"] = "hartigan",
         extrapolate: bool = True,
         tree_dims: int | None = 16,
+        memory_limit: int | str | None = None,
+        scratch: str | os.PathLike[str] | None = None,
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
         callback: Callable[[Iteration], Any] | None = None,
@@ -151,6 +185,7 @@ class ClosureKMeans(BaseKMeans):
         )
         self.n_clusters = n_clusters
         self.init = init
+        self.metric = metric
         self.target_accuracy = target_accuracy
         self.leaf_size = leaf_size
         self.neighborhoods = neighborhoods
@@ -159,6 +194,8 @@ class ClosureKMeans(BaseKMeans):
         self.min_fall = min_fall
         self.rule = rule
         self.extrapolate = extrapolate
+        self.memory_limit = memory_limit
+        self.scratch = scratch
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
 
@@ -191,10 +228,24 @@ class ClosureKMeans(BaseKMeans):
         for name in ("adaptive", "extrapolate"):
             check.boolean(name, getattr(self, name))
         check.choice("neighborhoods", self.neighborhoods, ("auto", "fresh", "kept", "all"))
+        check.choice("metric", self.metric, ("euclidean", "cosine"))
         check.choice("rule", self.rule, ("hartigan", "lloyd"))
         if self.checkpoint is not None and not isinstance(self.checkpoint, str | os.PathLike):
             raise TypeError(f"checkpoint must be a path, got {self.checkpoint!r}")
         check.number("checkpoint_every", self.checkpoint_every, 0)
+        if self.scratch is not None and not isinstance(self.scratch, str | os.PathLike):
+            raise TypeError(f"scratch must be a path, got {self.scratch!r}")
+        if self.memory_limit is not None:
+            check.n_bytes("memory_limit", self.memory_limit)
+            check.choice("neighborhoods with memory_limit", self.neighborhoods, ("auto", "fresh"))
+            if self.checkpoint is not None:
+                raise ValueError("checkpoint must be None with memory_limit: such a fit cannot be resumed yet")
+            if isinstance(self.init, str):
+                check.choice("init with memory_limit", self.init, ("tree",))
+
+    @property
+    def _spherical(self) -> bool:
+        return self.metric == "cosine"
 
     def _cluster(
         self, points: Points, labels: NDArray[np.int32], rng: np.random.Generator, record: Recorder, threads: Threads
@@ -220,6 +271,69 @@ class ClosureKMeans(BaseKMeans):
         )
         return Outcome(state, stopped_by, {})
 
+    def _rows(self, X: ArrayLike) -> Any:
+        if self.memory_limit is None:
+            return super()._rows(X)
+        rows = open_vectors(cast(Rows, X)) if hasattr(X, "shape") else super()._rows(X)
+        if rows.dtype not in check.DTYPES:
+            allowed = ", ".join(np.dtype(dtype).name for dtype in check.DTYPES)
+            raise TypeError(f"X must hold one of {allowed} with memory_limit, got {rows.dtype}")
+        return rows
+
+    def _weights(self, sample_weight: ArrayLike | None, rows: Any) -> NDArray[np.float64]:
+        weights = super()._weights(sample_weight, rows)
+        if self.memory_limit is not None and not weights.all():
+            raise ValueError("sample_weight must be above 0 with memory_limit: leave out the rows that weigh nothing")
+        return weights
+
+    def _counted(self, rows: Any) -> Any:
+        return rows if self.memory_limit is not None else super()._counted(rows)
+
+    def _fit(
+        self, X: NDArray[Any], weights: NDArray[np.float64], n_clusters: int, init: str | NDArray[Any], began: float
+    ) -> dict[str, Any]:
+        if self.memory_limit is None:
+            return super()._fit(X, weights, n_clusters, init, began)
+        check.enough_rows(n_clusters, X)
+        memory = check.n_bytes("memory_limit", self.memory_limit)
+        dtype = np.dtype(precision(X.dtype) if self._spherical else X.dtype)
+        slab_size = slabs.count_slab_points(memory, len(X), X.shape[1], dtype, self.tree_dims)
+        rng = check.generator(self.random_state)
+        with Threads(count_threads(self.n_jobs)) as threads, Recorder(self, began, len(X)) as record:
+            stored, labels = slabs.lay_out(
+                X,
+                weights,
+                n_clusters,
+                slab_size,
+                n_axes=self.tree_dims,
+                spherical=self._spherical,
+                folder=self.scratch,
+                rng=rng,
+                threads=threads,
+            )
+            if not isinstance(init, str):
+                labels = slabs.start_labels(init, stored, X, self._spherical, threads)
+            grow = cast(Grow, partial(slabs.draw_slabs, stored, rng, threads))
+            state, stopped_by = cluster_by_closures(
+                stored,
+                slabs.begin(stored, labels, n_clusters, threads),
+                FreshNeighborhoods(grow, self.leaf_size, slab_size, self.target_accuracy),
+                reassign=slabs.assign_and_update,
+                hartigan=self.rule == "hartigan",
+                extrapolate=self.extrapolate,
+                max_iter=self.max_iter,
+                tol=self.tol,
+                measure_accuracy=partial(sample_accuracy, stored.points, threads),
+                on_iteration=record,
+                threads=threads,
+            )
+        if not record.history:
+            raise KeyboardInterrupt
+        labels = np.empty(len(X), np.int32)
+        labels[stored.order] = state.labels
+        sample = slabs.read(X, slice(0, len(X), -(-len(X) // SAMPLE_ROWS)), self._spherical)
+        return fitted_attributes(Outcome(state, stopped_by, {}), labels, stored.points.mean, sample, record)
+
     def _open_checkpoint(
         self, X: NDArray[Any], weights: NDArray[Any], init: str | NDArray[Any], rng: np.random.Generator
     ) -> Checkpoint | None:
@@ -237,3 +351,47 @@ class ClosureKMeans(BaseKMeans):
         if kind == "fresh":
             return FreshNeighborhoods(grow, self.leaf_size, len(points.rows), self.target_accuracy)
         return KeptNeighborhoods(grow, self.leaf_size, self.max_trees, adaptive=self.adaptive, min_fall=self.min_fall)
+
+    def hierarchy(self, levels: Sequence[int]) -> list[Level]:
+        """Cluster the clusters, and those again, by the same method and with the same parameters.
+
+        A centre weighs as much as the rows of its cluster, so that the centres of a level are the means of all rows
+        below them.
+
+        Parameters
+        ----------
+        levels : sequence of int
+            The number of clusters in each level, from fine to coarse: each less than that below.
+
+        Returns
+        -------
+        hierarchy : list of Level
+            For each level ``parents``, the cluster of this level that each cluster of the level below is in; the first
+            is about the clusters of the model itself. ``centers`` and ``sizes`` are those of the level.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> from closure_kmeans.datasets import load_sift
+        >>> model = ClosureKMeans(n_clusters=1000, random_state=0).fit(load_sift())
+        >>> fine, coarse = model.hierarchy([100, 10])
+        >>> fine.parents.shape, coarse.parents.shape
+        ((1000,), (100,))
+        >>> in_coarse = coarse.parents[fine.parents[model.labels_]]  # of each row
+        """
+        check_is_fitted(self, "cluster_centers_")
+        centers, sizes = np.asarray(self.cluster_centers_), np.asarray(self.cluster_sizes_)
+        hierarchy: list[Level] = []
+        for n_clusters in levels:
+            check.integer("levels", n_clusters, 1)
+            if n_clusters >= len(centers):
+                raise ValueError(
+                    f"levels must have fewer clusters than the level below, which has {len(centers)}, got {n_clusters}"
+                )
+            above = clone(self).set_params(n_clusters=n_clusters, init="tree", checkpoint=None, callback=None)
+            above.fit(centers, sample_weight=sizes)
+            if above.stopped_by_ == "interrupted":
+                raise KeyboardInterrupt
+            centers, sizes = above.cluster_centers_, above.cluster_sizes_
+            hierarchy.append(Level(above.labels_, centers, sizes))
+        return hierarchy

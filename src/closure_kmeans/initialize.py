@@ -24,6 +24,7 @@ def start_labels(
 
     ``"tree"`` takes the cells of the first tree (section 4.3), ``"random"`` the nearest of as many random rows as the
     tree has cells, drawn by weight. Given centres are an array of two dimensions, given labels one of one dimension.
+    Where centres are fewer than clusters, the other clusters have no points yet.
     """
     n_clusters = len(tree.starts) - 1
     if isinstance(init, str) and init == "tree":

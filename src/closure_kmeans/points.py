@@ -27,6 +27,7 @@ class Points(NamedTuple):
     weights: NDArray[Any]  # (n,), or (1,) where all rows weigh the same
     coordinates: NDArray[Any]  # (n, d') what trees are grown over
     origin: NDArray[Any]  # (d',) the mean of the coordinates
+    spherical: bool = False  # whether the rows, and so the centres, have length one
 
 
 def precision(dtype: DTypeLike) -> type[np.float32] | type[np.float64]:
@@ -49,6 +50,23 @@ def shifted(X: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
 def as_numbers(rows: NDArray[Any]) -> NDArray[Any]:
     """Stored rows in the dtype they came in."""
     return rows.view(np.float16) if rows.dtype == np.uint16 else rows
+
+
+def unit_rows(X: NDArray[Any], name: str = "X") -> NDArray[Any]:
+    """The rows divided by their lengths, in the precision of their dtype. Values that overflow are left to others."""
+    result = np.empty(X.shape, precision(X.dtype))
+    for first in range(0, len(X), rows_per_block(X)):
+        block = X[first : first + rows_per_block(X)].astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = np.sqrt(np.einsum("ij,ij->i", block, block))
+        if (lengths == 0).any():
+            raise ValueError(
+                f"the rows of {name} must have a direction for metric='cosine', "
+                f"but row {first + int((lengths == 0).argmax())} is zero"
+            )
+        lengths[~np.isfinite(lengths)] = 1
+        result[first : first + len(block)] = block / lengths[:, np.newaxis]
+    return result
 
 
 def hash_rows(rows: NDArray[Any]) -> NDArray[np.uint64]:
@@ -154,16 +172,20 @@ def check_weights(weights: NDArray[Any], norms: NDArray[Any]) -> None:
         )
 
 
-def check_values(X: NDArray[Any], derived: NDArray[Any]) -> None:
-    """What was computed from the values shows at once whether all are finite, and their squares too."""
+def check_values(X: NDArray[Any], derived: NDArray[Any], first: int = 0) -> None:
+    """What was computed from the values shows at once whether all are finite, and their squares too.
+
+    ``first`` is the number of the first row.
+    """
     if np.isfinite(derived).all():
         return
     largest = np.array([np.abs(row.astype(derived.dtype)).max() for row in X])
     finite = np.isfinite(largest)
     if not finite.all():
-        raise ValueError(f"X must not contain NaN or infinity, but row {np.flatnonzero(~finite)[0]} does")
-    row = largest.argmax()
+        raise ValueError(f"X must not contain NaN or infinity, but row {first + np.flatnonzero(~finite)[0]} does")
+    row = int(largest.argmax())
     raise ValueError(
-        f"the squares of the values of X must not overflow {derived.dtype}, but row {row} holds {largest[row]:.6g}: "
+        f"the squares of the values of X must not overflow {derived.dtype}, "
+        f"but row {first + row} holds {largest[row]:.6g}: "
         "scale the data" + (" or pass float64" if derived.dtype == np.float32 else "")
     )

@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 
 # Where the classes are that can be saved and loaded.
 HOMES = ("closure_kmeans", "closure_kmeans.baselines")
-# Those of them that are more than centres and plain values: trees.
-NOT_STORED = ("HierarchicalKMeans",)
 # What only the training data has.
 TRAINING = ("labels_", "history_")
 # How a fit runs, not what it finds: the same model is the same file on any machine.
-RUNNING = ("callback", "checkpoint", "checkpoint_every", "max_time", "n_jobs", "verbose")
+RUNNING = ("callback", "checkpoint", "checkpoint_every", "max_time", "n_jobs", "scratch", "verbose")
 # What is stored of parameters and attributes; all else (arrays given as a start, generators) is not.
 PLAIN = (str, int, float, bool, type(None), np.generic)
 # Values looked at together.
@@ -52,18 +50,22 @@ def pack_model(model: BaseKMeans, *, training: bool = False) -> tuple[Arrays, di
         "class": type(model).__name__,
         "version": closure_kmeans.__version__,
         "parameters": plain_parameters(model),
-        "attributes": {name: value for name, value in attributes.items() if isinstance(value, (*PLAIN, list))},
+        "attributes": {
+            name: value for name, value in attributes.items() if isinstance(value, PLAIN) or name == "history_"
+        },
         "feature_names": None if names is None else list(names),
         "n_probes": model._n_probes,
     }
     arrays = {name: value for name, value in attributes.items() if isinstance(value, np.ndarray)}
-    return arrays, facts
+    return arrays | model._stored_arrays(), facts
 
 
 def plain_parameters(model: BaseKMeans) -> dict[str, Any]:
     """The parameters that are plain values, and say what a fit finds."""
     return {
-        name: value for name, value in model.get_params().items() if isinstance(value, PLAIN) and name not in RUNNING
+        name: value
+        for name, value in model.get_params(deep=False).items()
+        if isinstance(value, PLAIN) and name not in RUNNING
     }
 
 
@@ -103,10 +105,12 @@ def unpack_model(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMean
     attributes = facts["attributes"]
     centers = arrays["cluster_centers_"]
     _check_centers(path, centers)
+    _check_sizes(path, arrays["cluster_sizes_"], len(centers))
     if "labels_" in arrays:
         _check_labels(path, arrays["labels_"], len(centers))
     if "history_" in attributes:
         attributes["history_"] = [Iteration(*record) for record in attributes["history_"]]
+    attributes |= model._restored(arrays)
     if facts["feature_names"] is not None:
         arrays["feature_names_in_"] = np.array(facts["feature_names"], object)
         if arrays["feature_names_in_"].shape != centers.shape[1:]:
@@ -138,7 +142,7 @@ def _new_model(path: Path, name: str, parameters: dict[str, Any]) -> BaseKMeans:
 def _find_class(name: str) -> type[BaseKMeans] | None:
     """The estimator of a name."""
     for module in map(import_module, HOMES):
-        found = getattr(module, name) if name in module.__all__ and name not in NOT_STORED else None
+        found = getattr(module, name) if name in module.__all__ else None
         if isinstance(found, type) and hasattr(found, "save"):
             return found
     return None
@@ -150,6 +154,11 @@ def _check_centers(path: Path, centers: NDArray[Any]) -> None:
     for first in range(0, len(centers), BLOCK_ROWS):
         if not np.isfinite(centers[first : first + BLOCK_ROWS]).all():
             raise FileFormatError(f"'{path}' must hold finite centres, but some from {first} on are not")
+
+
+def _check_sizes(path: Path, sizes: NDArray[Any], n_clusters: int) -> None:
+    if sizes.shape != (n_clusters,) or sizes.dtype != np.float64 or not (np.isfinite(sizes) & (sizes > 0)).all():
+        raise FileFormatError(f"'{path}' must hold the sizes of {n_clusters} clusters, all above 0")
 
 
 def _check_labels(path: Path, labels: NDArray[Any], n_clusters: int) -> None:

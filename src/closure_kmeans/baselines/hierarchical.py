@@ -192,6 +192,21 @@ class HierarchicalKMeans(BaseKMeans):
     def _labels_of(self, rows: NDArray[Any], fitted: dict[str, Any]) -> NDArray[np.int32]:
         return self._descend(rows, fitted["levels_"])[:, -1]
 
+    def _stored_arrays(self) -> dict[str, NDArray[Any]]:
+        names = [(f"levels_.{i}.", level) for i, level in enumerate(self.levels_)]
+        starts: dict[str, NDArray[Any]] = {f"{name}starts": level.starts for name, level in names}
+        return starts | {f"{name}centers": level.centers for name, level in names[:-1]}  # the last are the clusters
+
+    def _restored(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        n_levels = sum(name.endswith(".starts") for name in arrays)
+        arrays[f"levels_.{n_levels - 1}.centers"] = arrays["cluster_centers_"]
+        levels: list[Level] = []
+        for i in range(n_levels):
+            level = Level(arrays.pop(f"levels_.{i}.centers"), arrays.pop(f"levels_.{i}.starts"))
+            check_level(i, level, 1 if i == 0 else len(levels[-1].centers), arrays["cluster_centers_"])
+            levels.append(level)
+        return {"levels_": levels}
+
     def _descend(self, rows: NDArray[Any], levels: list[Level]) -> NDArray[np.int32]:
         stored = rows.view(np.uint16) if rows.dtype == np.float16 else rows
         paths = np.zeros((len(rows), len(levels) + 1), np.int32, order="F")  # the root first
@@ -201,6 +216,19 @@ class HierarchicalKMeans(BaseKMeans):
                 nearest = partial(_kernels.nearest_children, stored, np.zeros_like(centers[0]), centers, starts)
                 threads.for_each_block(partial(nearest, paths[:, level], paths[:, level + 1]), len(rows))
         return paths[:, 1:]
+
+
+def check_level(number: int, level: Level, n_parents: int, clusters: NDArray[Any]) -> None:
+    """A level from elsewhere must be one: finite centres, and children of every node above."""
+    centers, starts = level
+    if centers.ndim != 2 or centers.shape[1:] != clusters.shape[1:] or centers.dtype != clusters.dtype:
+        raise ValueError(f"the centres of level {number} must be like those of the clusters")
+    if not np.isfinite(centers).all():
+        raise ValueError(f"the centres of level {number} must be finite")
+    if starts.dtype != np.int64 or starts.shape != (n_parents + 1,):
+        raise ValueError(f"level {number} must say of {n_parents} nodes where their children begin")
+    if starts[0] != 0 or starts[-1] != len(centers) or (np.diff(starts) < 1).any():
+        raise ValueError(f"the {len(centers)} nodes of level {number} must be the children of those above, in order")
 
 
 def find_copies(points: Points) -> Copies:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import ClosureKMeans, load
+from closure_kmeans.base import BaseKMeans
 from closure_kmeans.checkpoint import checkpoint_file
 from closure_kmeans.cli.common import (
     INTERRUPTED,
@@ -76,6 +77,15 @@ class _Remembering(click.Command):
     "--leaf-size", type=click.IntRange(1), show_default="256, or 10 with --paper", help="Rows in a leaf of a tree."
 )
 @click.option("--init", default="tree", show_default=True, help="tree, random, a model, or a file of centres.")
+@click.option(
+    "--metric",
+    type=click.Choice(["euclidean", "cosine"]),
+    default="euclidean",
+    show_default=True,
+    help="cosine: only the directions of rows count.",
+)
+@click.option("--memory-limit", metavar="SIZE", help="Memory to take beyond the centres: 500MB, 1GB.")
+@click.option("--scratch", type=click.Path(), help="Folder of the temporary file of --memory-limit.")
 @click.option("--paper", is_flag=True, help="The algorithm exactly as the paper has it.")
 @click.option("--checkpoint", type=click.Path(), help="Folder to save the fit to while it runs.")
 @click.option(
@@ -150,12 +160,12 @@ def _check_checkpoint(checkpoint: str | None, resume: bool) -> None:
         )
 
 
-def _start(init: str) -> str | NDArray[Any]:
-    """A start by its name, or the centres in a file."""
+def _start(init: str) -> str | NDArray[Any] | BaseKMeans:
+    """A start by its name, a model, or the centres in a file."""
     if init in ("tree", "random"):
         return init
     if Path(init).suffix == ".safetensors":
-        return np.asarray(load(init).cluster_centers_)
+        return load(init)
     return np.asarray(open_vectors(init))
 
 

@@ -1,0 +1,262 @@
+"""What users expect beyond the plain fit: the cosine metric, growing from a model, medoids, hierarchies."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+
+from closure_kmeans import ClosureKMeans, load
+from closure_kmeans.baselines import HierarchicalKMeans
+from closure_kmeans.datasets import load_sift
+
+
+@pytest.fixture(scope="module", name="X")
+def sift():
+    return load_sift()[:3000]
+
+
+def normalized(X):
+    X = np.asarray(X, np.float64)
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+def bits(model):
+    return model.labels_.tobytes(), model.cluster_centers_.tobytes(), model.inertia_
+
+
+# -- cosine ------------------------------------------------------------------------------------------------------------
+
+
+def spherical_inertia(X, labels, k, weights):
+    """By the definition: the best centre on the sphere is the direction of the sum."""
+    units, total = normalized(X), 0.0
+    for j in range(k):
+        own = labels == j
+        length = np.linalg.norm((weights[own, np.newaxis] * units[own]).sum(axis=0))
+        total += 2 * (weights[own].sum() - length)
+    return total
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 999),
+    n=st.integers(2, 80),
+    d=st.integers(2, 6),
+    dtype=st.sampled_from([np.float64, np.float32, np.float16, np.int8]),
+    neighborhoods=st.sampled_from(["fresh", "all", "kept"]),
+    weighted=st.booleans(),
+    data=st.data(),
+)
+def test_the_spherical_distortion_never_rises(seed, n, d, dtype, neighborhoods, weighted, data):
+    rng = np.random.default_rng(seed)
+    X = (rng.integers(1, 50, size=(n, 1)) * (rng.normal(size=(n, d)) + 1)).clip(-90, 90).astype(dtype)
+    X[:, 0] += (X == 0).all(axis=1)
+    k = data.draw(st.integers(1, len(np.unique(np.round(normalized(X), 5), axis=0))), "k")
+    weights = rng.choice([0.5, 1.0, 3.0], n) if weighted else np.ones(n)
+    start = rng.permutation(np.arange(n) % k)
+    model = ClosureKMeans(
+        k, metric="cosine", init=start, neighborhoods=neighborhoods, leaf_size=10, tol=0, max_iter=20, random_state=0
+    ).fit(X, sample_weight=weights)
+    history = [record.inertia for record in model.history_]
+    rounding = 1e-5 * weights.sum()
+    assert history[0] <= spherical_inertia(X, start, k, weights) + rounding
+    assert all(after <= before for before, after in pairwise(history))
+    assert model.inertia_ == pytest.approx(spherical_inertia(X, model.labels_, k, weights), abs=rounding)
+    assert len(np.unique(model.labels_)) == k
+    np.testing.assert_allclose(np.linalg.norm(model.cluster_centers_, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8])
+def test_cosine_looks_at_directions_only(X, dtype):
+    X = X.astype(dtype)
+    model = ClosureKMeans(200, metric="cosine", random_state=0).fit(X)
+    cosines = normalized(X) @ normalized(model.cluster_centers_).T
+    # Any of several centres that are equally near, but for rounding.
+    np.testing.assert_allclose(cosines[np.arange(len(X)), model.predict(X)], cosines.max(axis=1), atol=1e-5)
+    np.testing.assert_array_equal(model.predict(X.astype(np.float64) * 7.5), model.predict(X.astype(np.float64)))
+    np.testing.assert_allclose(model.transform(X[:20]) ** 2, 2 - 2 * cosines[:20], atol=1e-4)
+    own = cosines[np.arange(len(X)), model.labels_]
+    assert model.inertia_ == pytest.approx((2 - 2 * own).sum(), rel=1e-4)
+    assert model.score(X) == pytest.approx(-(2 - 2 * cosines.max(axis=1)).sum(), rel=1e-4)
+
+
+def test_the_mean_cosine(X):
+    """By Hartigan's rule more than by the plain one; as much as of unit rows clustered by Euclid."""
+
+    def mean_cosine(model):
+        return (normalized(X) @ normalized(model.cluster_centers_).T).max(axis=1).mean()
+
+    hartigan, plain = (ClosureKMeans(300, metric="cosine", rule=rule, random_state=0) for rule in ("hartigan", "lloyd"))
+    euclidean = ClosureKMeans(300, random_state=0).fit(normalized(X))
+    assert mean_cosine(hartigan.fit(X)) > mean_cosine(plain.fit(X)) + 0.003
+    assert mean_cosine(hartigan) == pytest.approx(mean_cosine(euclidean), rel=0.002)
+
+
+def test_cosine_is_the_same_on_any_number_of_threads(X):
+    one, two = (ClosureKMeans(200, metric="cosine", random_state=0, n_jobs=n_jobs).fit(X) for n_jobs in (1, 2))
+    assert bits(one) == bits(two)
+
+
+def test_a_saved_spherical_model(X, tmp_path):
+    model = ClosureKMeans(50, metric="cosine", random_state=0).fit(X)
+    model.save(tmp_path / "model.safetensors")
+    loaded = load(tmp_path / "model.safetensors")
+    assert loaded.metric == "cosine"
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_rows_without_a_direction(X):
+    zero = X.copy()
+    zero[17] = 0
+    model = ClosureKMeans(10, metric="cosine", random_state=0)
+    with pytest.raises(ValueError, match=r"rows of X must have a direction for metric='cosine', but row 17 is zero"):
+        model.fit(zero)
+    with pytest.raises(ValueError, match="but row 17 is zero"):
+        model.fit(X).predict(zero)
+    with pytest.raises(ValueError, match=r"rows of init must have a direction .* but row 3 is zero"):
+        model.set_params(init=zero[14:24]).fit(X)
+    with pytest.raises(ValueError, match="metric must be one of 'euclidean', 'cosine', got 'l1'"):
+        ClosureKMeans(2, metric="l1").fit(X)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
+def test_cosine_of_bad_values(X, bad):
+    X = X.astype(np.float64)
+    X[5, 3] = bad
+    message = "must not overflow float64, but row 5" if bad == 1e200 else "NaN or infinity, but row 5"
+    with pytest.raises(ValueError, match=message):
+        ClosureKMeans(10, metric="cosine").fit(X)
+
+
+def test_opposite_rows_have_a_center_all_the_same():
+    model = ClosureKMeans(1, metric="cosine").fit([[1.0, 0.0], [-1.0, 0.0]])
+    assert np.linalg.norm(model.cluster_centers_) == 1
+    assert model.inertia_ == 4
+
+
+# -- a model as a start ------------------------------------------------------------------------------------------------
+
+
+def test_ids_are_kept_when_rows_are_added(X):
+    model = ClosureKMeans(150, random_state=0).fit(X[:2700])
+    after = ClosureKMeans(150, init=model, random_state=1).fit(X)
+    assert (after.labels_[:2700] == model.labels_).mean() > 0.8
+    distances = np.linalg.norm(after.cluster_centers_[:, np.newaxis] - model.cluster_centers_, axis=2)
+    assert (distances.argmin(axis=1) == np.arange(150)).mean() > 0.95
+
+
+def test_a_model_is_the_start_that_its_centers_are(X):
+    model = ClosureKMeans(150, random_state=0).fit(X)
+    by_model = ClosureKMeans(150, init=model, random_state=1).fit(X)
+    by_centers = ClosureKMeans(150, init=model.cluster_centers_, random_state=1).fit(X)
+    assert bits(by_model) == bits(by_centers)
+
+
+def test_clusters_are_added_to_those_of_a_model(X):
+    model = ClosureKMeans(100, random_state=0).fit(X)
+    larger = ClosureKMeans(160, init=model, random_state=0, max_iter=1).fit(X)
+    assert len(np.unique(larger.labels_)) == 160
+    kept = larger.labels_ < 100
+    assert (larger.labels_[kept] == model.labels_[kept]).mean() > 0.8
+    assert larger.inertia_ < model.inertia_
+
+
+def test_models_of_scikit_learn_and_of_the_baselines(X):
+    for model in (KMeans(10, n_init=1, max_iter=2, random_state=0), HierarchicalKMeans(5, 2, max_iter=1)):
+        model.fit(X)
+        k = len(model.cluster_centers_)
+        start = ClosureKMeans(k, init=model, random_state=0, max_iter=1).fit(X)
+        assert start.inertia_ <= -model.score(X) * (1 + 1e-6)
+
+
+def test_models_that_are_no_start(X):
+    with pytest.raises(ValueError, match="init given as a model must be fitted"):
+        ClosureKMeans(10, init=ClosureKMeans(10)).fit(X)
+    with pytest.raises(ValueError, match="at most n_clusters = 10 clusters, of 128 features, got 11 of 128"):
+        ClosureKMeans(10, init=ClosureKMeans(11).fit(X)).fit(X)
+    with pytest.raises(ValueError, match="at most n_clusters = 10 clusters, of 128 features, got 10 of 64"):
+        ClosureKMeans(10, init=ClosureKMeans(10).fit(X[:, :64])).fit(X)
+
+
+def test_a_fit_from_a_model_can_be_saved(X, tmp_path):
+    model = ClosureKMeans(20, random_state=0).fit(X)
+    ClosureKMeans(20, init=model, random_state=0).fit(X).save(tmp_path / "model.safetensors")
+    assert load(tmp_path / "model.safetensors").init == "tree"
+
+
+# -- medoids -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("given_labels", [False, True])
+def test_medoids(X, metric, given_labels):
+    model = ClosureKMeans(100, metric=metric, random_state=0).fit(X)
+    labels = model.labels_ if given_labels else model.predict(X)
+    medoids = model.medoids(X, labels if given_labels else None)
+    rows = normalized(X) if metric == "cosine" else X.astype(np.float64)
+    for j, center in enumerate(model.cluster_centers_.astype(np.float64)):
+        own = np.flatnonzero(labels == j)
+        distances = ((rows[own] - center) ** 2).sum(axis=1)
+        assert labels[medoids[j]] == j
+        assert ((rows[medoids[j]] - center) ** 2).sum() <= distances.min() * (1 + 1e-5)
+
+
+def test_medoids_of_other_rows():
+    X = np.array([[0.0], [1.0], [10.0], [11.0]])
+    model = ClosureKMeans(2, random_state=0).fit(X)
+    left, right = model.predict([[0.5], [10.5]])
+    medoids = model.medoids([[1.0], [0.0], [1.0]])
+    assert medoids[left] == 0  # of three equally near ones the first
+    assert medoids[right] == -1
+    assert medoids.dtype == np.int64
+
+
+def test_medoids_of_bad_labels(X):
+    model = ClosureKMeans(10, random_state=0).fit(X)
+    with pytest.raises(ValueError, match=r"labels must have shape \(3000,\)"):
+        model.medoids(X, [1, 2])
+
+
+# -- hierarchies -------------------------------------------------------------------------------------------------------
+
+
+def test_a_hierarchy_is_of_means(X):
+    model = ClosureKMeans(300, random_state=0).fit(X)
+    fine, coarse = model.hierarchy([40, 5])
+    in_fine = fine.parents[model.labels_]
+    for level, labels in ((fine, in_fine), (coarse, coarse.parents[in_fine])):
+        n_clusters = len(level.centers)
+        np.testing.assert_array_equal(np.bincount(labels, minlength=n_clusters), level.sizes)
+        assert level.sizes.min() > 0
+        means = [X[labels == j].mean(axis=0) for j in range(n_clusters)]
+        np.testing.assert_allclose(level.centers, means, rtol=1e-4, atol=1e-3)
+    direct = ClosureKMeans(40, random_state=0).fit(X).inertia_
+    inertia = ((X - fine.centers[in_fine]) ** 2).sum()
+    assert inertia < 1.1 * direct
+
+
+def test_a_hierarchy_of_a_loaded_model(X, tmp_path):
+    model = ClosureKMeans(100, random_state=0).fit(X)
+    model.save(tmp_path / "model.safetensors")
+    for own, loaded in zip(model.hierarchy([10]), load(tmp_path / "model.safetensors").hierarchy([10]), strict=True):
+        np.testing.assert_array_equal(own.parents, loaded.parents)
+        np.testing.assert_array_equal(own.centers, loaded.centers)
+
+
+def test_levels_must_shrink(X):
+    model = ClosureKMeans(10, random_state=0).fit(X)
+    with pytest.raises(ValueError, match="fewer clusters than the level below, which has 10, got 10"):
+        model.hierarchy([10])
+    with pytest.raises(ValueError, match="which has 5, got 6"):
+        model.hierarchy([5, 6])
+    with pytest.raises(TypeError, match=r"levels must be an integer, got 2\.5"):
+        model.hierarchy([2.5])
+
+
+def test_sizes(X):
+    weights = np.random.default_rng(0).choice([0.0, 1.0, 2.5], len(X))
+    model = ClosureKMeans(30, random_state=0).fit(X, sample_weight=weights)
+    np.testing.assert_allclose(model.cluster_sizes_, np.bincount(model.labels_, weights, 30))

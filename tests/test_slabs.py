@@ -1,0 +1,216 @@
+"""Data larger than memory: what holds in memory holds on disk."""
+
+import os
+import tempfile
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from closure_kmeans import ClosureKMeans, _kernels, slabs
+from closure_kmeans._parallel import Threads
+from closure_kmeans.clusters import Clusters
+from closure_kmeans.datasets import load_sift
+from closure_kmeans.points import Points
+from closure_kmeans.vectors import open_vectors, save_vectors
+
+
+@pytest.fixture(scope="module", name="X")
+def sift():
+    return load_sift()
+
+
+@pytest.fixture(autouse=True)
+def small_slabs(monkeypatch):
+    monkeypatch.setattr(slabs, "SMALLEST_SLAB", 4)
+    monkeypatch.setattr(slabs, "N_CELLS", 64)
+
+
+def limit(X, n_slabs, itemsize=None):
+    """Bytes that make so many slabs."""
+    width = np.dtype(np.float64 if X.dtype == np.float64 else np.float32).itemsize
+    per_point = X.shape[1] * (itemsize or X.dtype.itemsize) + min(16, X.shape[1]) * width + slabs.BYTES_PER_SLAB_POINT
+    return slabs.BYTES_PER_POINT * len(X) + per_point * -(-len(X) // n_slabs)
+
+
+def bits(model):
+    history = [record._replace(seconds=0) for record in model.history_]
+    return model.labels_.tobytes(), model.cluster_centers_.tobytes(), model.inertia_, history, model.stopped_by_
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 999),
+    n=st.integers(40, 120),
+    d=st.integers(2, 20),
+    dtype=st.sampled_from([np.float64, np.float32, np.float16, np.uint8, np.int8]),
+    metric=st.sampled_from(["euclidean", "cosine"]),
+    repeated=st.booleans(),
+    weighted=st.booleans(),
+    given_labels=st.booleans(),
+    n_slabs=st.integers(1, 6),
+    data=st.data(),
+)
+def test_the_distortion_never_rises(seed, n, d, dtype, metric, repeated, weighted, given_labels, n_slabs, data):
+    rng = np.random.default_rng(seed)
+    X = (20 * rng.normal(size=(n, d)) + 60).clip(1, 120).astype(dtype)
+    X = X[rng.integers(n, size=n)] if repeated else X
+    counted = X.astype(np.float64)
+    if metric == "cosine":
+        counted /= np.linalg.norm(counted, axis=1, keepdims=True)
+    k = data.draw(st.integers(1, len(np.unique(np.round(counted, 5), axis=0))), "k")
+    weights = rng.choice([0.5, 1.0, 3.0], n) if weighted else None
+    start = rng.permutation(np.arange(n) % k) if given_labels else "tree"
+    memory = limit(X, n_slabs, 4 if metric == "cosine" and dtype != np.float64 else None)
+    model = ClosureKMeans(
+        k, metric=metric, init=start, memory_limit=memory, leaf_size=10, tol=0, max_iter=12, random_state=0
+    ).fit(X, sample_weight=weights)
+    history = [record.inertia for record in model.history_]
+    assert all(after <= before for before, after in pairwise(history))
+    weights = np.ones(n) if weights is None else weights
+    np.testing.assert_allclose(model.cluster_sizes_, np.bincount(model.labels_, weights, k))
+    assert model.cluster_sizes_.min() > 0
+    distances = ((counted - model.cluster_centers_[model.labels_]) ** 2).sum(axis=1)
+    rounding = 1e-5 * (weights * (counted**2).sum(axis=1)).sum()
+    assert model.inertia_ == pytest.approx((weights * distances).sum(), abs=rounding)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_the_same_bits_on_any_number_of_threads(X, metric):
+    memory = limit(X, 7, None if metric == "euclidean" else 4)
+    models = [
+        ClosureKMeans(500, metric=metric, memory_limit=memory, random_state=0, max_iter=5, n_jobs=n_jobs).fit(X)
+        for n_jobs in (1, 2, 3)
+    ]
+    assert bits(models[0]) == bits(models[1]) == bits(models[2])
+
+
+def test_it_is_as_good_as_in_memory(X):
+    within, limited = (
+        ClosureKMeans(1000, memory_limit=memory, random_state=0).fit(X) for memory in (None, limit(X, 12))
+    )
+    assert limited.inertia_ < 1.003 * within.inertia_
+    assert limited.history_[-1].accuracy > 0.95
+
+
+def test_borders_are_none_for_clusters(X, monkeypatch):
+    """Without the centres that are entered, and with the same slabs in every pass, points would be shut in."""
+    monkeypatch.setattr(slabs, "NEAR_CELLS", 8)
+    good = ClosureKMeans(1000, memory_limit=limit(X, 12), random_state=0).fit(X).inertia_
+    with Threads(1) as threads:
+        drawn = {}
+
+        def same_slabs(stored, rng, _, leaf_size):
+            first = drawn.setdefault("slabs", draw(stored, np.random.default_rng(0), threads, leaf_size).slabs)
+            return slabs.SlabPartition(first, leaf_size, int(rng.integers(2**63)))
+
+        draw = slabs.draw_slabs
+        monkeypatch.setattr(slabs, "draw_slabs", same_slabs)
+        monkeypatch.setattr(
+            slabs, "nearest_cells", lambda stored, coordinates, _: np.full((len(coordinates), 1), -1, np.int32)
+        )
+        shut_in = ClosureKMeans(1000, memory_limit=limit(X, 12), random_state=0).fit(X).inertia_
+    assert shut_in > 1.01 * good
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_files(X, dtype, tmp_path):
+    """A memory map, a reader and an array are the same rows; whole numbers are held as bytes."""
+    X = X[:3000].astype(dtype) + dtype(0.5 if dtype == np.float16 else 0)
+    np.save(tmp_path / "rows.npy", X)
+    for i in range(2):
+        save_vectors(tmp_path / f"{i}.npy", X[1500 * i : 1500 * i + 1500])
+    (tmp_path / "shards").mkdir()
+    for i in range(2):
+        (tmp_path / f"{i}.npy").rename(tmp_path / "shards" / f"{i}.npy")
+    model = ClosureKMeans(100, memory_limit=limit(X, 5), random_state=0, max_iter=4)
+    expected = bits(model.fit(X))
+    for source in (np.load(tmp_path / "rows.npy", mmap_mode="r"), open_vectors(tmp_path / "shards")):
+        assert bits(model.fit(source)) == expected
+
+
+def test_starts_from_centers_and_models(X):
+    first = ClosureKMeans(300, random_state=0, max_iter=10).fit(X)
+    for init in (first, first.cluster_centers_):
+        after = ClosureKMeans(300, init=init, memory_limit=limit(X, 5), random_state=0, max_iter=1).fit(X)
+        assert after.inertia_ < first.inertia_
+        assert (after.labels_ == first.labels_).mean() > 0.7
+
+
+def test_nothing_is_left_behind(X, tmp_path):
+    def interrupt(_):
+        assert not os.listdir(tmp_path)  # it has no name even while it is there
+        raise KeyboardInterrupt
+
+    model = ClosureKMeans(100, memory_limit=limit(X, 5), scratch=tmp_path, callback=interrupt, random_state=0)
+    with pytest.warns(RuntimeWarning, match="interrupted"):
+        model.fit(X)
+    assert model.stopped_by_ == "interrupted"
+    assert not os.listdir(tmp_path)
+
+
+def test_scratch_is_where_it_is_told(X, tmp_path, monkeypatch):
+    folders = []
+    original = tempfile.TemporaryFile
+    monkeypatch.setattr(
+        tempfile, "TemporaryFile", lambda dir, prefix: folders.append(dir) or original(dir=dir, prefix=prefix)
+    )
+    ClosureKMeans(10, memory_limit="50MB", scratch=tmp_path, max_iter=1).fit(X)
+    assert set(folders) == {tmp_path}
+
+
+def test_bad_limits(X):
+    for value, error, message in (
+        ("lots", ValueError, "memory_limit must be a number of bytes, or a text such as '500MB' or '1GB', got 'lots'"),
+        (0, ValueError, "memory_limit must be at least 1, got 0"),
+        (1.5, TypeError, "memory_limit must be an integer"),
+        ("100kB", ValueError, "memory_limit must be at least 240,960 bytes for 20,000 x 128 uint8 rows, got 100,000"),
+    ):
+        with pytest.raises(error, match=message):
+            ClosureKMeans(10, memory_limit=value).fit(X)
+    for parameters, message in (
+        ({"neighborhoods": "kept"}, "neighborhoods with memory_limit must be one of 'auto', 'fresh', got 'kept'"),
+        ({"init": "random"}, "init with memory_limit must be one of 'tree', got 'random'"),
+        ({"checkpoint": "folder"}, "checkpoint must be None with memory_limit"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ClosureKMeans(10, memory_limit="1GB", **parameters).fit(X)
+    with pytest.raises(TypeError, match="X must hold one of float64, float32, float16, uint8, int8 with memory_limit"):
+        ClosureKMeans(10, memory_limit="1GB").fit(X.astype(np.int32))
+    with pytest.raises(ValueError, match="sample_weight must be above 0 with memory_limit"):
+        ClosureKMeans(10, memory_limit="1GB").fit(X, sample_weight=np.arange(len(X)))
+
+
+@pytest.mark.parametrize("row", [0, 12_345])
+def test_bad_values(X, row):
+    X = X.astype(np.float32)
+    X[row, 6] = np.nan
+    with pytest.raises(ValueError, match=f"X must not contain NaN or infinity, but row {row} does"):
+        ClosureKMeans(10, memory_limit="50MB").fit(X)
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_over_parts_are_the_update(weighted):
+    rng = np.random.default_rng(0)
+    rows, k = rng.normal(size=(60, 3)), 5
+    labels = rng.integers(k - 1, size=60).astype(np.int32)  # the last is empty
+    weights = rng.random(60) if weighted else np.ones(1)
+    mean = np.full(3, 0.5)
+    totals = slabs.Totals(np.zeros((k, 3)), np.zeros(k), np.zeros(k))
+    for part in (slice(0, 25), slice(25, 60)):
+        points = Points(rows[part], mean, weights[part] if weighted else weights, rows[part], mean)
+        members, starts = _kernels.group_by_label(labels[part], k)
+        for j in range(k):
+            _kernels.add_to_totals(points, members, starts, totals, j, j + 1)
+    clusters = Clusters(np.full((k, 3), 9.0), np.zeros(k), np.ones(k), np.ones(k))
+    _kernels.finish_clusters(totals, clusters, 0, 2)
+    _kernels.finish_clusters(totals, clusters, 2, k)
+    weights = weights if weighted else np.ones(60)
+    centers, sizes, errors = reference.update_clusters(rows - mean, weights, labels, np.full((k, 3), 9.0))
+    np.testing.assert_allclose(clusters.centers, centers)
+    np.testing.assert_allclose(clusters.sizes, sizes)
+    np.testing.assert_allclose(clusters.errors, errors, atol=1e-9)
