@@ -17,11 +17,12 @@ from closure_kmeans.datasets import load_sift
 from closure_kmeans.vectors import FileFormatError
 
 MODES = {
-    "default": {},
+    "default": {"neighborhoods": "fresh"},
+    "all clusters": {"neighborhoods": "all"},
     "paper": {"neighborhoods": "kept", "leaf_size": 10, "rule": "lloyd", "extrapolate": False, "tree_dims": None},
     "static": {"neighborhoods": "kept", "adaptive": False, "max_trees": 3},
-    "random start": {"init": "random"},
-    "leaves that grow": {"leaf_size": 8, "tol": 0.01, "target_accuracy": 0.99},
+    "random start": {"neighborhoods": "fresh", "init": "random"},
+    "leaves that grow": {"neighborhoods": "fresh", "leaf_size": 8, "tol": 0.01, "target_accuracy": 0.99},
 }
 
 

@@ -93,7 +93,7 @@ def test_cells_of_awkward_centers(kind):
 
 @pytest.mark.usefixtures("many_centers")
 def test_an_interrupt_while_cells_are_built_is_not_lost(fitted, monkeypatch):
-    def interrupt(*arguments):
+    def interrupt(*arguments, **settings):
         raise KeyboardInterrupt
 
     model = pickle.loads(pickle.dumps(fitted))

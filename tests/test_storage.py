@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from sklearn.exceptions import NotFittedError
 
 import closure_kmeans
-from closure_kmeans import ClosureKMeans, baselines, load, quantizer
+from closure_kmeans import ClosureKMeans, load, quantizer
 from closure_kmeans._tensors import KEY
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.vectors import FileFormatError
@@ -298,18 +298,3 @@ def test_a_folder_without_permission(model, path):
 
 def test_it_is_exported():
     assert closure_kmeans.load is load
-
-
-@pytest.mark.parametrize("name", ["ApproximateKMeans", "CanopyKMeans", "LloydKMeans"])
-def test_flat_baselines_are_saved(rows, path, name):
-    saved = getattr(baselines, name)(50, random_state=0).fit(rows)
-    saved.save(path)
-    loaded = load(path)
-    assert type(loaded) is type(saved)
-    check_same(saved, loaded, rows)
-
-
-def test_trees_are_not_saved(rows, path):
-    with pytest.raises(TypeError, match="only estimators of this library can be saved, got HierarchicalKMeans"):
-        baselines.HierarchicalKMeans(5, 2, random_state=0).fit(rows).save(path)
-    assert not path.exists()
