@@ -17,8 +17,8 @@ from closure_kmeans import slabs
 from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.base import BaseKMeans, Outcome, Recorder, fitted_attributes
 from closure_kmeans.checkpoint import Checkpoint, fingerprint
-from closure_kmeans.closure import begin, cluster_by_closures
-from closure_kmeans.iteration import Iteration
+from closure_kmeans.closure import Reassign, begin, cluster_by_closures
+from closure_kmeans.iteration import Clustering, Iteration
 from closure_kmeans.neighborhoods import (
     FEW_CLUSTERS,
     AllClusters,
@@ -256,20 +256,34 @@ class ClosureKMeans(BaseKMeans):
             state = record.checkpoint.restore(state, neighborhoods, rng)
             if record.checkpoint.converged:
                 return Outcome(state, "converged", {})
-        state, stopped_by = cluster_by_closures(
+        return self._improve(points, state, neighborhoods, partial(sample_accuracy, points, threads), record, threads)
+
+    def _improve(
+        self,
+        points: Any,
+        state: Clustering,
+        neighborhoods: Neighborhoods,
+        measure_accuracy: Callable[[Clustering], float],
+        record: Recorder,
+        threads: Threads,
+        reassign: Reassign | None = None,
+    ) -> Outcome:
+        """Run the algorithm with this model's settings; ``reassign`` is for points that are not in memory."""
+        improved, stopped_by = cluster_by_closures(
             points,
             state,
             neighborhoods,
+            reassign=reassign,
             hartigan=self.rule == "hartigan",
             extrapolate=self.extrapolate,
             n_done=len(record.history),
             max_iter=self.max_iter,
             tol=self.tol,
-            measure_accuracy=partial(sample_accuracy, points, threads),
+            measure_accuracy=measure_accuracy,
             on_iteration=record,
             threads=threads,
         )
-        return Outcome(state, stopped_by, {})
+        return Outcome(improved, stopped_by, {})
 
     def _rows(self, X: ArrayLike) -> Any:
         if self.memory_limit is None:
@@ -314,25 +328,21 @@ class ClosureKMeans(BaseKMeans):
             if not isinstance(init, str):
                 labels = slabs.start_labels(init, stored, X, self._spherical, threads)
             grow = cast(Grow, partial(slabs.draw_slabs, stored, rng, threads))
-            state, stopped_by = cluster_by_closures(
+            outcome = self._improve(
                 stored,
                 slabs.begin(stored, labels, n_clusters, threads),
                 FreshNeighborhoods(grow, self.leaf_size, slab_size, self.target_accuracy),
+                partial(sample_accuracy, stored.points, threads),
+                record,
+                threads,
                 reassign=slabs.assign_and_update,
-                hartigan=self.rule == "hartigan",
-                extrapolate=self.extrapolate,
-                max_iter=self.max_iter,
-                tol=self.tol,
-                measure_accuracy=partial(sample_accuracy, stored.points, threads),
-                on_iteration=record,
-                threads=threads,
             )
         if not record.history:
             raise KeyboardInterrupt
         labels = np.empty(len(X), np.int32)
-        labels[stored.order] = state.labels
+        labels[stored.order] = outcome.state.labels
         sample = slabs.read(X, slice(0, len(X), -(-len(X) // SAMPLE_ROWS)), self._spherical)
-        return fitted_attributes(Outcome(state, stopped_by, {}), labels, stored.points.mean, sample, record)
+        return fitted_attributes(outcome, labels, stored.points.mean, sample, record)
 
     def _open_checkpoint(
         self, X: NDArray[Any], weights: NDArray[Any], init: str | NDArray[Any], rng: np.random.Generator

@@ -100,11 +100,8 @@ def arrange_points(
     """
     dtype = precision(X.dtype)
     sample = X[np.sort(rng.choice(len(X), min(len(X), DATA_SAMPLE), replace=False))].astype(dtype)
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = sample.mean(axis=0)
+    mean = mean_of(sample)
     check_values(X, mean)
-    if (sample == np.rint(sample)).all():
-        np.rint(mean, out=mean)  # whole numbers stay whole, so that their products are exact
     stored = X.view(np.uint16) if X.dtype == np.float16 else X
     coordinates, origin, axes = stored, mean, None
     if n_axes is not None and n_axes < X.shape[1]:
@@ -133,6 +130,13 @@ def arrange_points(
         origin=origin,
     )
     return points, tree
+
+
+def mean_of(sample: NDArray[Any]) -> NDArray[Any]:
+    """The mean, rounded if all values are whole: whole numbers stay whole, so that their products are exact."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean: NDArray[Any] = sample.mean(axis=0)
+    return np.rint(mean) if (sample == np.rint(sample)).all() else mean
 
 
 def grow_leaves(points: Points, rng: np.random.Generator, threads: Threads, leaf_size: int) -> RandomPartition:

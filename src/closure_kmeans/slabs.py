@@ -34,6 +34,7 @@ from closure_kmeans.points import (
     are_bytes,
     as_numbers,
     check_values,
+    mean_of,
     precision,
     rows_per_block,
     shifted,
@@ -131,13 +132,11 @@ def lay_out(
     with np.errstate(over="ignore", invalid="ignore"):
         good = np.isfinite(np.einsum("ij,ij->i", sample, sample))
     sample = sample[good] if good.any() else np.zeros_like(sample)  # which rows are bad is found below
-    mean = sample.mean(axis=0)
-    if (sample == np.rint(sample)).all():
-        np.rint(mean, out=mean)  # whole numbers stay whole, so that their products are exact
+    mean = mean_of(sample)
     axes = None
     if n_axes is not None and n_axes < n_features:
         axes = principal_axes(sample - mean, n_axes, int(rng.integers(2**31)))
-    cells = sample_cells(coordinates_of(sample, mean, axes), rng, threads)
+    cells = sample_cells(along(shifted(sample, mean), axes), rng, threads)
     cell_of, in_bytes = sort_into_cells(X, mean, axes, cells, spherical, are_bytes(sample), threads)
     order, _ = _kernels.group_by_label(cell_of, len(cells))
     del cell_of
@@ -170,10 +169,9 @@ def blocks_of(n_items: int, size: int) -> list[slice]:
     return [slice(first, min(first + size, n_items)) for first in range(0, n_items, size)]
 
 
-def coordinates_of(rows: NDArray[Any], mean: NDArray[Any], axes: NDArray[Any] | None) -> NDArray[Any]:
-    """What trees are grown over."""
-    coordinates: NDArray[Any] = shifted(rows, mean)
-    return coordinates if axes is None else coordinates @ axes
+def along(vectors: NDArray[Any], axes: NDArray[Any] | None) -> NDArray[Any]:
+    """What trees are grown over: the coordinates of vectors, which are relative to the mean."""
+    return vectors if axes is None else vectors @ axes
 
 
 def sample_cells(coordinates: NDArray[Any], rng: np.random.Generator, threads: Threads) -> NDArray[Any]:
@@ -204,7 +202,7 @@ def sort_into_cells(
         rows = read(X, slice(first, last), spherical)
         block = shifted(rows, mean)
         check_values(rows, 4 * np.einsum("ij,ij->i", block, block), first)
-        coordinates = block if axes is None else block @ axes
+        coordinates = along(block, axes)
         cell_of[first:last] = np.argmin(norms - 2 * coordinates @ cells.T, axis=1)
         forget(X)
         return look and are_bytes(rows)
@@ -276,7 +274,7 @@ def load_slab(stored: StoredPoints, pieces: list[slice], threads: Threads, n_spa
     gather(points.rows, pieces, rows)
 
     def project(begin: int, end: int) -> None:
-        coordinates[begin:end] = coordinates_of(as_numbers(rows[begin:end]), points.mean, stored.axes)
+        coordinates[begin:end] = along(shifted(as_numbers(rows[begin:end]), points.mean), stored.axes)
 
     threads.for_each_block(project, size, rows_per_block(rows))
     forget(points.rows)
@@ -330,7 +328,7 @@ def assign_and_update(
     """What ``closure.assign_and_update`` does, slab by slab: new labels, the pairs tested, and the new clusters."""
     (partition,) = partitions
     n_clusters = len(clusters.centers)
-    center_coordinates = clusters.centers if stored.axes is None else clusters.centers @ stored.axes
+    center_coordinates = along(clusters.centers, stored.axes)
     near = nearest_cells(stored, center_coordinates, threads)
     new_labels = np.empty_like(labels)
     totals = no_totals(*clusters.centers.shape)
