@@ -110,8 +110,10 @@ def here(folder, tmp_path, monkeypatch):
 
 
 def process(*arguments, **options):
+    """A process as users have it: what is written to a pipe is buffered."""
     command = [sys.executable, "-m", "closure_kmeans", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, **options)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(command, capture_output=True, env=environment, **options)
 
 
 def test_fit_is_the_library(run, here):

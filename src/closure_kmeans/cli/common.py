@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -108,7 +109,9 @@ def read_vectors(source: str, name: str | None = None) -> NDArray[Any] | Vectors
 def write_array(target: str, array: NDArray[Any]) -> None:
     """Write an ``.npy`` file, be it to standard output."""
     if target == STANDARD:
-        np.lib.format.write_array(sys.stdout.buffer, array, allow_pickle=False)
+        whole = io.BytesIO()  # NumPy asks a file for its position, which a pipe has not
+        np.lib.format.write_array(whole, array, allow_pickle=False)
+        sys.stdout.buffer.write(whole.getbuffer())
         sys.stdout.buffer.flush()
     else:
         save_vectors(target, array)
