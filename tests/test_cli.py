@@ -109,10 +109,10 @@ def here(folder, tmp_path, monkeypatch):
     return tmp_path
 
 
-def process(*arguments, **options):
+def process(*arguments, env=os.environ, **options):
     """A process as users have it: what is written to a pipe is buffered."""
     command = [sys.executable, "-m", "closure_kmeans", *map(str, arguments)]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environment = {name: value for name, value in env.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.run(command, capture_output=True, env=environment, **options)
 
 
