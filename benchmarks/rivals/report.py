@@ -222,6 +222,8 @@ def verdict(claim: Claim, groups: dict[str, list[Row]]) -> str | None:
     """Whether a claim holds; None where the runs it speaks of are missing."""
     if OURS not in groups or claim.rival not in groups:
         return None
+    if is_estimated(groups[claim.rival][0]) and claim.kind not in ("fit", "always"):
+        return f"{claim}: not judged, it was stopped after fewer iterations"
     lines = []
     for method in (OURS, "ours-uint8", "ours-fractions"):
         if method not in groups:
