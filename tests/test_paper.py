@@ -32,8 +32,8 @@ def own_cache(tmp_path_factory):
 def run_tiny(name, folder):
     """The rows of an experiment, run in this process, and the file that holds them."""
     experiment = read_experiment(name, "tiny", None)
-    path = folder / f"{experiment.file_name(None)}.jsonl"
-    return experiment, run_experiment(experiment, path, experiment.jobs(2, None), perform), path
+    path = folder / f"{experiment.file_name}.jsonl"
+    return experiment, run_experiment(experiment, path, experiment.jobs(2), perform), path
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -41,7 +41,7 @@ def test_every_experiment_runs(name, tmp_path):
     experiment, rows, path = run_tiny(name, tmp_path)
     assert len(rows) == len(experiment.panels) * len(experiment.curves)
     assert not any("failed" in row for row in rows)
-    table = write_report(experiment, rows, path, None)
+    table = write_report(experiment, rows, path)
     assert path.with_suffix(".md").read_text() == table
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     for curve in experiment.curves:
@@ -56,7 +56,7 @@ def test_finished_runs_are_not_redone(tmp_path, monkeypatch):
     again = []
     measure = MEASUREMENTS["coverage"]
     monkeypatch.setitem(MEASUREMENTS, "coverage", lambda job: again.append(job.label) or measure(job))
-    resumed = run_experiment(experiment, path, experiment.jobs(2, None))
+    resumed = run_experiment(experiment, path, experiment.jobs(2))
     assert again == [experiment.curves[-1].label]
     assert [row["curve"] for row in resumed] == [row["curve"] for row in rows]
 

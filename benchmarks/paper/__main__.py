@@ -45,13 +45,13 @@ def main(arguments: list[str] | None = None) -> None:
     parsed = parse_arguments(arguments)
     for name in parsed.experiments or NAMES:
         experiment = read_experiment(name, parsed.profile, parsed.data)
-        path = parsed.output / parsed.profile / f"{experiment.file_name(parsed.data)}.jsonl"
+        path = parsed.output / parsed.profile / f"{experiment.file_name}.jsonl"
         print(f"\n== {name}: {experiment.title}, section {experiment.section}", flush=True)
         for panel in experiment.panels:
             data.prepare(panel.data, panel.n_rows, parsed.data)
-        jobs = experiment.jobs(parsed.threads, parsed.data)
+        jobs = experiment.jobs(parsed.threads)
         rows = run_experiment(experiment, path, jobs, fresh=parsed.fresh)
-        print(f"\n{write_report(experiment, rows, path, parsed.data)}")
+        print(f"\n{write_report(experiment, rows, path)}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from benchmarks import data
 from benchmarks.job import Job, identity
 from benchmarks.results import Row
 
+Group = dict[str, Row]  # the rows of a panel, by the label of the curve
+
 FOLDER = Path(__file__).parent / "parameters"
 # In the order of the paper.
 NAMES = (
@@ -80,28 +82,30 @@ class Experiment:
     parameters: dict[str, Any]  # of all methods
     settings: dict[str, Any]  # of all measurements
     x: list[str]  # what fits are drawn against: seconds, iterations
+    source: str | None  # where the real data is
 
-    def file_name(self, source: str | None) -> str:
+    @property
+    def file_name(self) -> str:
         """The name of the results, which says where real data was missing."""
-        missing = any(data.is_stand_in(panel.data, source) for panel in self.panels)
+        missing = any(data.is_stand_in(panel.data, self.source) for panel in self.panels)
         return f"{self.name}-stand-in" if missing else self.name
 
-    def curves_in(self, group: dict[str, Row]) -> list[Curve]:
+    def curves_in(self, group: Group) -> list[Curve]:
         """The curves that have a row; a run may have failed."""
         return [curve for curve in self.curves if curve.label in group]
 
-    def jobs(self, threads: int, source: str | None) -> list[Job]:
+    def jobs(self, threads: int) -> list[Job]:
         """All runs, panel after panel."""
-        return [self.job(panel, curve, threads, source) for panel in self.panels for curve in self.curves]
+        return [self.job(panel, curve, threads) for panel in self.panels for curve in self.curves]
 
-    def job(self, panel: Panel, curve: Curve, threads: int, source: str | None) -> Job:
+    def job(self, panel: Panel, curve: Curve, threads: int) -> Job:
         fields: dict[str, Any] = {
             "method": curve.method,
             "data": panel.data,
             "n_rows": panel.n_rows,
             "n_clusters": panel.n_clusters,
             "threads": curve.threads or threads,
-            "source": source,
+            "source": self.source,
             "parameters": self.parameters | curve.parameters,
             "label": curve.label,
         }
@@ -124,4 +128,5 @@ def read_experiment(name: str, profile: str, source: str | None) -> Experiment:
         parameters=content.get("parameters", {}) | sizes.get("parameters", {}),
         settings=content.get("settings", {}) | sizes.get("settings", {}),
         x=content.get("x", ["seconds"]),
+        source=source,
     )

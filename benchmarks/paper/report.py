@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 
-from benchmarks import data
-from benchmarks.paper.plan import Experiment, Panel
+from benchmarks.paper import pictures
+from benchmarks.paper.measure import NEAR_BORDER
+from benchmarks.paper.plan import Experiment, Group, Panel
 from benchmarks.results import Row, markdown_table
 from benchmarks.rivals.report import INFINITY, percent, time_to_reach
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-
-Lines = list[list[str]]
-Group = dict[str, Row]  # the rows of a panel, by the label of the curve
-
-INK = "#1f2937"
-LETTERS_PER_INCH = 12  # in a legend
 
 
 def describe(row: Row) -> str:
@@ -34,7 +23,7 @@ def describe(row: Row) -> str:
     return f"{row['label']:60} {row['data']} {row['n_rows']:,} k = {row['n_clusters']:,}  {result}"
 
 
-def write_report(experiment: Experiment, rows: list[Row], path: Path, source: str | None) -> str:
+def write_report(experiment: Experiment, rows: list[Row], path: Path) -> str:
     """Table and picture beside the file of results; the table."""
     make_table, draw = REPORTS[experiment.kind]
     groups = [(panel, group_of(panel, rows)) for panel in experiment.panels]
@@ -52,7 +41,7 @@ def write_report(experiment: Experiment, rows: list[Row], path: Path, source: st
     path.with_suffix(".md").write_text(text)
     drawn = [(panel, group) for panel, group in groups if group]
     if drawn:
-        draw(experiment, drawn, source).savefig(path.with_suffix(".png"), dpi=110)
+        draw(experiment, drawn).savefig(path.with_suffix(".png"), dpi=110)
     return text
 
 
@@ -87,8 +76,8 @@ def fit_table(group: Group) -> str:
         "the default gets there in",
         "stopped by",
     )
-    default = next((row for row in group.values() if row["method"] == "ours"), None)
-    return markdown_table(header, [fit_line(row, default) for row in group.values()])
+    defaults = {row["threads"]: row for row in group.values() if row["method"] == "ours"}
+    return markdown_table(header, [fit_line(row, defaults.get(row["threads"])) for row in group.values()])
 
 
 def fit_line(row: Row, default: Row | None) -> list[str]:
@@ -121,53 +110,11 @@ def nmi_table(group: Group) -> str:
     return markdown_table(header, lines)
 
 
-def draw_fits(experiment: Experiment, groups: list[tuple[Panel, Group]], source: str | None) -> Figure:
-    """A picture for each panel and kind of x axis, with one legend below."""
-    views = [(panel, group, x) for panel, group in groups for x in experiment.x]
-    figure, all_axes = make_axes(len(views), columns=3 if len(views) > 4 else 2)
-    for axes, (panel, group, x) in zip(all_axes, views, strict=True):
-        curves = [(curve, points_of(group[curve.label], experiment.kind, x)) for curve in experiment.curves_in(group)]
-        for curve, points in curves:
-            width = 2.6 if curve.method == "ours" else 1.6
-            axes.plot(*zip(*points, strict=True), "o-", color=curve.color, lw=width, ms=4, label=curve.label)
-            if experiment.kind == "distortion" and x == "seconds":  # that of the centres, each row at its nearest
-                axes.plot(*group[curve.label]["curve"][-1], "D", color=curve.color, ms=6, mec="white")
-        limit_values(axes, [points for _, points in curves], experiment.kind)
-        if x == "seconds":
-            plain_log_scale(axes.set_xscale, axes.xaxis)
-        axes.set_xlabel("seconds" if x == "seconds" else "iterations")
-        axes.set_ylabel("distortion per row" if experiment.kind == "distortion" else "NMI")
-        axes.yaxis.set_major_formatter("{x:,.6g}")
-        set_title(axes, panel, group)
-    add_legend(figure, all_axes[0])
-    return figure
-
-
-def points_of(row: Row, kind: str, x: str) -> list[tuple[float, float]]:
-    if kind == "nmi":
-        return row["nmi_curve"]
-    if x == "seconds":
-        return row["curve"][:-1] or row["curve"]
-    return [(step["iteration"], step["inertia"] / row["n_rows"]) for step in row["history"]]
-
-
-def limit_values(axes: Axes, curves: list[list[tuple[float, float]]], kind: str) -> None:
-    """Leave out what is far worse than where the curves end."""
-    ends = [points[-1][1] for points in curves]
-    values = [value for points in curves for _, value in points]
-    low, high = min(ends), max(ends)
-    spread = max(high - low, 1e-3 * abs(high))
-    if kind == "distortion":
-        axes.set_ylim(min(values) - 0.1 * spread, high + 2 * spread)
-    else:
-        axes.set_ylim(low - 1.2 * spread, max(values) + 0.1 * spread)
-
-
-# -- distance ratio --------------------------------------------------------------------------------------------------
+# -- other measurements ----------------------------------------------------------------------------------------------
 
 
 def ratio_table(group: Group) -> str:
-    header = ("", "active points", "ratio below 0.15", "below 0.05", "moved to a farther centre")
+    header = ("", "active points", f"ratio below {NEAR_BORDER}", "below 0.05", "moved to a farther centre")
     lines = []
     for row in group.values():
         edges, shares = np.array(row["edges"]), np.array(row["shares"])
@@ -175,26 +122,6 @@ def ratio_table(group: Group) -> str:
         near = f"{row['near_border']:.1%}"
         lines.append([row["label"], f"{sum(row['n_active']):,}", near, *(f"{share:.1%}" for share in below)])
     return markdown_table(header, lines)
-
-
-def draw_ratios(experiment: Experiment, groups: list[tuple[Panel, Group]], source: str | None) -> Figure:
-    figure, all_axes = make_axes(len(groups), columns=2)
-    for axes, (panel, group) in zip(all_axes, groups, strict=True):
-        for curve in experiment.curves_in(group):
-            row = group[curve.label]
-            axes.stairs(100 * np.array(row["shares"]), row["edges"], color=curve.color, lw=1.8, label=curve.label)
-        axes.axvline(0.15, color=INK, lw=1, ls=":")
-        note = "0.15: 90 % lie to the left,\nsays the paper"
-        axes.text(0.16, 0.93, note, transform=axes.get_xaxis_transform(), va="top", size=8.5, color=INK)
-        axes.set_xlim(-0.1, 0.4)
-        axes.set_xlabel("distance ratio")
-        axes.set_ylabel("% of the active points, in steps of 0.01")
-        set_title(axes, panel, group)
-    add_legend(figure, all_axes[0])
-    return figure
-
-
-# -- coverage --------------------------------------------------------------------------------------------------------
 
 
 def coverage_table(group: Group) -> str:
@@ -206,25 +133,6 @@ def coverage_table(group: Group) -> str:
     return markdown_table(("", "trees", "leaf size", "points in a neighbourhood", "coverage"), lines)
 
 
-def draw_coverage(experiment: Experiment, groups: list[tuple[Panel, Group]], source: str | None) -> Figure:
-    figure, all_axes = make_axes(len(groups), columns=2)
-    for axes, (panel, group) in zip(all_axes, groups, strict=True):
-        for curve in experiment.curves_in(group):
-            sizes, shares, *_ = zip(*group[curve.label]["curve"], strict=True)
-            axes.plot(sizes, 100 * np.array(shares), "o-", color=curve.color, lw=1.8, ms=4, label=curve.label)
-        axes.plot(50, 90, "*", color=INK, ms=13, label="the paper: 90 % at 50", zorder=4)
-        plain_log_scale(axes.set_xscale, axes.xaxis)
-        axes.set_ylim(0, 102)
-        axes.set_xlabel("points in a neighbourhood")
-        axes.set_ylabel("% of the active points covered")
-        set_title(axes, panel, group)
-    add_legend(figure, all_axes[0])
-    return figure
-
-
-# -- candidates ------------------------------------------------------------------------------------------------------
-
-
 def candidates_table(group: Group) -> str:
     lines = [
         [row["label"], f"{point['candidates']:.1f}", f"{point['accuracy']:.1%}", f"{point['seconds']:.3f}"]
@@ -232,35 +140,6 @@ def candidates_table(group: Group) -> str:
         for point in row["points"]
     ]
     return markdown_table(("", "candidates", "accuracy", "seconds of an iteration"), lines)
-
-
-def draw_candidates(experiment: Experiment, groups: list[tuple[Panel, Group]], source: str | None) -> Figure:
-    """Accuracy over candidates, time over candidates, and what both come to: accuracy over time."""
-    views = (("candidates", "accuracy"), ("candidates", "seconds"), ("seconds", "accuracy"))
-    names = {
-        "candidates": "candidates a point",
-        "accuracy": "% at the nearest centre",
-        "seconds": "seconds of an iteration",
-    }
-    figure, all_axes = make_axes(3 * len(groups), columns=3)
-    for axes, (panel, group, (x, y)) in zip(
-        all_axes, [(panel, group, view) for panel, group in groups for view in views], strict=True
-    ):
-        for curve in experiment.curves_in(group):
-            points = group[curve.label]["points"]
-            values = [point[y] * (100 if y == "accuracy" else 1) for point in points]
-            axes.plot([point[x] for point in points], values, "o-", color=curve.color, lw=1.8, ms=4, label=curve.label)
-        plain_log_scale(axes.set_xscale, axes.xaxis)
-        if y == "seconds":
-            plain_log_scale(axes.set_yscale, axes.yaxis)
-        axes.set_xlabel(names[x])
-        axes.set_ylabel(names[y])
-        set_title(axes, panel, group)
-    add_legend(figure, all_axes[0])
-    return figure
-
-
-# -- clusters --------------------------------------------------------------------------------------------------------
 
 
 def clusters_table(group: Group) -> str:
@@ -276,81 +155,12 @@ def clusters_table(group: Group) -> str:
     return markdown_table(("", "seconds", "NMI", "of the commonest class, in the clusters shown"), lines)
 
 
-def draw_clusters(experiment: Experiment, groups: list[tuple[Panel, Group]], source: str | None) -> Figure:
-    """A row of pictures for each cluster, the paper's mode above the default."""
-    views = [(panel, group[curve.label]) for panel, group in groups for curve in experiment.curves_in(group)]
-    figure = Figure(figsize=(10, 3.8 * len(views)), layout="constrained")
-    for axes, (panel, row) in zip(np.atleast_1d(figure.subplots(len(views))), views, strict=True):
-        pictures = data.load_pictures(panel.data, panel.n_rows, source).pictures
-        side = pictures.shape[1]
-        rows = [
-            np.hstack([np.pad(pictures[i], 1, constant_values=255) for i in shown["pictures"]])
-            for shown in row["shown"]
-        ]
-        axes.imshow(np.vstack(rows), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-        axes.set_xticks([])
-        axes.set_yticks(
-            (np.arange(len(rows)) + 0.5) * (side + 2),
-            [f"{shown['size']} pictures\n{shown['purity']:.0%} of one class" for shown in row["shown"]],
-            size=9,
-        )
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        axes.set_title(
-            f"{row['label']}: {row['data_title']}, into {panel.n_clusters:,} clusters", loc="left", size=10.5
-        )
-    return figure
-
-
-# -- all -------------------------------------------------------------------------------------------------------------
-
-
-def make_axes(n_axes: int, columns: int) -> tuple[Figure, list[Axes]]:
-    """So many axes, row by row."""
-    columns = min(n_axes, columns)
-    n_rows = -(-n_axes // columns)
-    figure = Figure(figsize=(max(4.6 * columns, 7), 3.9 * n_rows + 0.5), layout="constrained")
-    grid = figure.subplots(n_rows, columns, squeeze=False).ravel()
-    for axes in grid[n_axes:]:
-        axes.set_visible(False)
-    for axes in grid[:n_axes]:
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure, list(grid[:n_axes])
-
-
-def plain_log_scale(set_scale: Callable[[str], None], axis: Axis) -> None:
-    """A logarithmic axis with 1, 2, 5, 10 on it, not powers."""
-    set_scale("log")
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter("")
-
-
-def set_title(axes: Axes, panel: Panel, group: Group) -> None:
-    """The data and the number of clusters, in two lines that fit."""
-    title = next(iter(group.values()))["data_title"].replace(", stand-in", "\nstand-in")
-    axes.set_title(f"{title}\nk = {panel.n_clusters:,}", loc="left", size=9.5, color=INK)
-
-
-def add_legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    columns = int(LETTERS_PER_INCH * figure.get_figwidth() // (max(map(len, labels)) + 7))
-    figure.legend(
-        handles,
-        labels,
-        loc="outside lower center",
-        ncols=max(1, min(columns, len(labels))),
-        frameon=False,
-        fontsize=9.5,
-    )
-
-
-REPORTS: dict[str, tuple[Callable[[Group], str], Callable[..., Any]]] = {
-    "distortion": (fit_table, draw_fits),
-    "nmi": (nmi_table, draw_fits),
-    "distance-ratio": (ratio_table, draw_ratios),
-    "coverage": (coverage_table, draw_coverage),
-    "candidates": (candidates_table, draw_candidates),
-    "clusters": (clusters_table, draw_clusters),
+# How to make a table of a panel, and a picture of all.
+REPORTS: dict[str, tuple[Callable[[Group], str], Callable[[Experiment, pictures.Groups], Figure]]] = {
+    "distortion": (fit_table, pictures.draw_fits),
+    "nmi": (nmi_table, pictures.draw_fits),
+    "distance-ratio": (ratio_table, pictures.draw_ratios),
+    "coverage": (coverage_table, pictures.draw_coverages),
+    "candidates": (candidates_table, pictures.draw_candidates),
+    "clusters": (clusters_table, pictures.draw_clusters),
 }
