@@ -10,13 +10,14 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
 from test_algorithm import AWKWARD, bits, draw_k, rows
 
-from closure_kmeans import ClosureKMeans, _parallel
+from closure_kmeans import ClosureKMeans, _parallel, _validation
 from closure_kmeans._parallel import Threads
-from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
+from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans, approximate
 from closure_kmeans.baselines.approximate import grow_forest, search_forest
-from closure_kmeans.baselines.canopy import centers_inside, draw_canopies
+from closure_kmeans.baselines.canopy import canopy_axes, centers_inside, draw_canopies
 from closure_kmeans.baselines.flat import move
 from closure_kmeans.baselines.hierarchical import assign_children
 from closure_kmeans.clusters import update
@@ -201,7 +202,43 @@ def test_refinement_lowers_the_distortion(X):
     assert rakm.history_[-1].accuracy > akm.history_[-1].accuracy
 
 
+def test_the_fit_ends_when_the_distortion_rises_unless_it_is_refined(X):
+    fits = [
+        ApproximateKMeans(500, n_candidates=3, n_trees=1, refined=refined, tol=0, random_state=0).fit(X[:5000])
+        for refined in (False, True)
+    ]
+    rises = [[after > before for before, after in pairwise(history(fitted))] for fitted in fits]
+    assert rises[0][-1]
+    assert not any(rises[0][:-1])
+    assert not any(rises[1])
+    assert fits[0].stopped_by_ == "converged"
+    assert fits[0].inertia_ == history(fits[0])[-1]
+
+
+def test_the_forest_is_grown_anew_in_every_iteration(X, monkeypatch):
+    forests = []
+
+    def grow(centers, *arguments):
+        forests.append(grow_forest(centers, *arguments))
+        return forests[-1]
+
+    monkeypatch.setattr(approximate, "grow_forest", grow)
+    fitted = ApproximateKMeans(40, n_trees=3, max_iter=4, tol=0, random_state=0).fit(X[:2000])
+    assert [record.n_trees for record in fitted.history_] == [3, 3, 3, 3]
+    assert len({forest.cuts.tobytes() for forest in forests}) == len(forests) == 4
+
+
 # -- canopies --------------------------------------------------------------------------------------------------------
+
+
+def test_canopies_are_drawn_in_principal_dimensions():
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    X = rng.normal(size=(800, 6)) * [9, 5, 2, 1, 1, 1] @ turn + 30
+    points, _ = arranged(X, np.zeros(800, np.int32), 1)
+    axes = canopy_axes(points, 2, rng)
+    np.testing.assert_allclose(np.abs(PCA(2).fit(X).components_ @ axes), np.eye(2), atol=1e-3)
+    np.testing.assert_array_equal(canopy_axes(points, 6, rng), np.eye(6))
 
 
 def test_canopies_are_those_of_the_definition(X):
@@ -221,6 +258,13 @@ def test_canopies_are_those_of_the_definition(X):
         np.testing.assert_array_equal(canopies.members[canopies.starts[number] : canopies.starts[number + 1]], members)
         np.testing.assert_array_equal(inside[starts[number] : starts[number + 1]], members[members < 50])
     assert set(canopies.members) == set(range(700))
+
+
+def test_canopies_that_would_exceed_the_memory_are_refused(X, monkeypatch):
+    monkeypatch.setattr(_validation, "physical_memory", lambda: 5e6)
+    with pytest.raises(MemoryError, match=r"tight must be nearer to loose=0.03 for 5,000 rows, got 0: .* memory"):
+        CanopyKMeans(20, tight=0, random_state=0).fit(X[:5000])
+    CanopyKMeans(20, random_state=0, max_iter=1).fit(X[:5000])
 
 
 def test_wider_canopies_are_more_accurate_and_test_more_candidates(X):
@@ -284,6 +328,15 @@ def test_a_child_without_points_takes_some_of_a_siblings(X):
     nearest = reference.nearest_children(X[:400] - points.mean, centers, starts, nodes)
     assert (labels == nearest).mean() > 0.3
     assert set(np.unique(nearest)) == {0, 2, 3, 5}
+
+
+def test_the_first_children_are_drawn_by_weight(X):
+    """Five rows weigh far more than all others: each is the first of a child, and keeps its centre near."""
+    weights = np.ones(2000)
+    weights[:5] = 1e6
+    for seed in range(10):
+        fitted = HierarchicalKMeans(5, 1, max_iter=1, random_state=seed).fit(X[:2000], sample_weight=weights)
+        assert len(set(fitted.labels_[:5])) == 5
 
 
 def test_as_many_leaves_as_asked_for_if_there_are_rows_for_them(X):

@@ -129,6 +129,16 @@ def test_files_of_16_bits(kind, tmp_path):
     assert np.array_equal(load_image(write(tmp_path / "x", encoded(values, kind))), load_image(values))
 
 
+def test_files_of_16_bits_a_color(tmp_path):
+    """Pillow cuts them to 8 bits, which is at most one less than rounding does."""
+    values = RNG.integers(0, 65536, (20, 30, 4), np.uint16)
+    for n_channels, order in ((3, [2, 1, 0]), (4, [2, 1, 0, 3])):
+        path = tmp_path / f"{n_channels}.png"
+        cv2.imwrite(str(path), values[:, :, order])
+        rounded = load_image(values[:, :, :n_channels])
+        np.testing.assert_allclose(load_image(path).astype(int), rounded, atol=2)
+
+
 def test_other_kinds_of_files(tmp_path):
     palette = Image.fromarray(COLORS[:, :, :3]).quantize(16)
     palette.save(tmp_path / "palette.png")

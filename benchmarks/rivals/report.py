@@ -257,7 +257,7 @@ def color_of(method: str) -> str:
     return OUR_COLORS.get(method) or RIVAL_COLORS[method.split("-")[0]]
 
 
-def draw_report(name: str, rows: list[Row], path: Path) -> None:
+def draw_report(rows: list[Row], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator
 
@@ -349,7 +349,7 @@ def write_report(path: Path) -> str:
     text = format_report(path.stem, rows)
     path.with_suffix(".md").write_text(text)
     if any("distortion" in row for row in rows):
-        draw_report(path.stem, rows, path.with_suffix(".png"))
+        draw_report(rows, path.with_suffix(".png"))
     return text
 
 

@@ -148,7 +148,8 @@ def draw_canopies(
     coordinates: NDArray[Any], loose: float, tight: float, rng: np.random.Generator, threads: Threads
 ) -> Canopies:
     """Draw a canopy around a random point that none covers tightly, until all points are covered."""
-    n_points = len(coordinates)
+    n_points, n_members = len(coordinates), 0
+    most_members = check.physical_memory() / (2 * np.dtype(np.int32).itemsize)  # in parts, and put together
     loose_radius, tight_radius = radii(coordinates, loose, tight, rng)
     covered = np.zeros(n_points, bool)
     near = np.empty(n_points, np.int32)
@@ -161,6 +162,12 @@ def draw_canopies(
         sizes = threads.for_each_block(draw, n_points, block)
         middles.append(middle)
         canopies.append(np.concatenate([near[i * block : i * block + size] for i, size in enumerate(sizes)]))
+        n_members += sum(sizes)
+        if n_members > most_members:
+            raise MemoryError(
+                f"tight must be nearer to loose={loose} for {n_points:,} rows, got {tight}: {len(canopies):,} canopies "
+                f"do not cover them, and hold more points, {n_members:,}, than there is memory for"
+            )
     starts = np.cumsum([0, *map(len, canopies)])
     return Canopies(np.concatenate(canopies), starts, coordinates[middles], loose_radius)
 

@@ -68,8 +68,8 @@ def load_image(image: ImageLike, *, max_side: int | None = None, max_pixels: int
     Notes
     -----
     Colours become grey by the luma of Rec. 601; of a JPEG it is taken as stored. What is transparent lies on white.
-    16 bits are rounded to 8, but cut by Pillow in files of colours. A photo is turned upright as its EXIF orientation says. Of several pictures in a file the
-    first is taken.
+    16 bits are rounded to 8, but cut by Pillow in files of colours. A photo is turned upright as its EXIF orientation
+    says. Of several pictures in a file the first is taken.
 
     Examples
     --------

@@ -1,0 +1,100 @@
+"""The comparison with other libraries: its experiments, its arithmetic by hand, and a small one from end to end."""
+
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip("benchmarks", reason="the benchmarks are not part of the source distribution")
+
+from benchmarks.job import Job, estimated_seconds, identity, judge, perform
+from benchmarks.results import run_missing
+from benchmarks.rivals.experiments import EXPERIMENTS, Experiment
+from benchmarks.rivals.methods import METHODS, Outcome
+from benchmarks.rivals.report import behind, compare, time_to_reach, value_at, write_report
+
+
+def row(curve, seconds, repeat=0, estimated=None):
+    return {
+        "curve": curve,
+        "seconds": seconds,
+        "estimated_seconds": estimated,
+        "distortion": curve[-1][1],
+        "repeat": repeat,
+    }
+
+
+OURS = row([(1, 50.0), (2, 30.0), (4, 20.0)], 4)
+RIVAL = row([(0.5, 60.0), (1.5, 40.0), (8, 25.0)], 8)
+
+
+def test_what_stands_at_a_moment_is_the_best_so_far():
+    assert value_at(OURS, 0.9) == math.inf
+    assert (value_at(OURS, 1), value_at(OURS, 3.9), value_at(OURS, 9)) == (50, 30, 20)
+    assert (time_to_reach(OURS, 30), time_to_reach(OURS, 29), time_to_reach(OURS, 19)) == (2, 4, math.inf)
+
+
+def test_two_runs_are_compared():
+    assert behind(OURS, RIVAL) == [(0.5, 1), (1.5, 2)]
+    assert behind(RIVAL, OURS) == [(1, 1.5), (2, math.inf)]
+    versus = compare([OURS], [RIVAL])
+    assert versus == (4 / 8, 4 / 8, 20 / 25, 20 / 25, [(0.5, 1), (1.5, 2)])
+
+
+def test_repeats_are_compared_one_by_one_and_medians_shown():
+    slower = row([(2, 50.0), (8, 20.0)], 8, repeat=1)
+    again = row([(2, 40.0)], 2, repeat=1)
+    assert compare([OURS, slower], [RIVAL, again]).fit == (4 / 8 + 8 / 2) / 2
+
+
+def test_the_time_of_iterations_not_run_is_estimated():
+    outcome = Outcome(seconds=10.0, centers=np.empty((0, 0)), repeated=8.0)
+    assert estimated_seconds(METHODS["faiss"], outcome, 5) == 2 + 8 * 5
+    assert estimated_seconds(METHODS["faiss"], outcome, 25) is None
+    assert estimated_seconds(METHODS["superkmeans"], outcome, 5) is None
+    assert estimated_seconds(METHODS["faiss-hnsw"], Outcome(10.0, np.empty((0, 0))), 5) == 50
+
+
+def test_a_curve_is_made_one_of_the_scored_rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30_000, 2)).astype(np.float32)
+    labels = rng.integers(3, size=len(X))
+    centers = np.array([X[labels == label].mean(axis=0) for label in range(3)])
+    distances = np.square(X - centers[labels]).sum(axis=1, dtype=np.float64)
+    outcome = Outcome(1.0, centers, [(0.5, float(distances.mean()))], labels=labels)
+    judged = judge(X, outcome, Job("ours", "own", len(X), 3, 1, score_rows=10_000))
+    assert judged["scored_rows"] == 10_000
+    (moment, value), (end, distortion) = judged["curve"]
+    assert (moment, end) == (0.5, 1)
+    assert value == pytest.approx(judged["labels_distortion"])
+    assert value != pytest.approx(distances.mean(), rel=1e-4)
+    assert distortion == judged["distortion"] < value
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_smaller_experiments_keep_the_rows_of_a_cluster(name):
+    experiment = EXPERIMENTS[name]
+    for smaller in (experiment.quick(), experiment.on_available_rows(None)):
+        assert smaller.n_rows / smaller.n_clusters == pytest.approx(experiment.n_rows / experiment.n_clusters, rel=0.2)
+        assert smaller.reduced == (smaller.n_rows < experiment.n_rows)
+    assert set(experiment.methods) <= set(METHODS)
+    assert len(set(experiment.methods)) == len(experiment.methods)
+
+
+def test_an_experiment_from_end_to_end(tmp_path):
+    """Methods with a curve, without one, left out, and one whose time is estimated."""
+    methods = ("ours", "faiss", "faiss-subsample", "faiss-default", "sklearn-minibatch")
+    experiment = Experiment("small", "sift", 2000, 20, methods, iterations={"faiss-subsample": 5})
+    jobs = [experiment.job(method, 0, 2, None, None) for method in methods]
+    path = tmp_path / "small.jsonl"
+    rows = run_missing(path, jobs, identity, perform, fresh=False)
+    assert [row.get("left_out") for row in rows] == [None, None, None, "it samples nothing at this n/k", None]
+    table = write_report(path)
+    assert path.with_suffix(".md").read_text() == table
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    for method in methods:
+        assert METHODS[method].title in table
+    assert "the time is estimated, 5 of 25 iterations" in table
+    first = path.read_bytes()
+    run_missing(path, jobs, identity, perform, fresh=False)
+    assert path.read_bytes() == first
