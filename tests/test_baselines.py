@@ -204,7 +204,7 @@ def test_refinement_lowers_the_distortion(X):
 
 def test_the_fit_ends_when_the_distortion_rises_unless_it_is_refined(X):
     fits = [
-        ApproximateKMeans(500, n_candidates=3, n_trees=1, refined=refined, tol=0, random_state=0).fit(X[:5000])
+        ApproximateKMeans(500, n_candidates=10, n_trees=2, refined=refined, tol=0, random_state=0).fit(X[:5000])
         for refined in (False, True)
     ]
     rises = [[after > before for before, after in pairwise(history(fitted))] for fitted in fits]
