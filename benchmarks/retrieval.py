@@ -18,15 +18,9 @@ from typing import Any, NamedTuple
 from benchmarks.data import CACHE, add_data_option
 from benchmarks.machine import describe_machine, describe_versions
 from benchmarks.results import FOLDER, Row, append_row, latest, markdown_table, read_rows
-from closure_kmeans.retrieval import (
-    Collection,
-    Vocabulary,
-    collect,
-    learn_vocabulary,
-    load_collection,
-    save_collection,
-)
+from closure_kmeans.retrieval import Collection, Vocabulary, collect, learn_vocabulary
 from closure_kmeans.retrieval.experiment import Plan, score_words
+from closure_kmeans.retrieval.stages import FEATURES, resume
 
 RESULTS = FOLDER / "retrieval.jsonl"
 PHOTOS = "ukbench1000"
@@ -54,18 +48,10 @@ def key(row: Row) -> list[Any]:
 
 def photos(source: str) -> Collection:
     """The features of the photos, taken once."""
-    path = CACHE / "retrieval.safetensors"
     folder = Path(source) / PHOTOS
-    if path.exists():
-        kept = load_collection(path, str(folder))
-        if kept is not None:
-            return kept
-    began = perf_counter()
-    collection = collect(folder, verbose=1)
-    print(f"features of {len(collection.names):,} photos in {perf_counter() - began:.0f} s", flush=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_collection(path, collection, str(folder))
-    return collection
+    cache = CACHE / "retrieval"
+    cache.mkdir(parents=True, exist_ok=True)
+    return resume(FEATURES, cache, str(folder), lambda: collect(folder, verbose=1))
 
 
 def run(collection: Collection, job: Job, threads: int) -> Iterator[Row]:

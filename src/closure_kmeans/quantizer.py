@@ -90,6 +90,25 @@ def quantize(X: NDArray[Any], quantizer: Quantizer, threads: Threads) -> tuple[N
     return labels, distances
 
 
+def quantize_softly(
+    X: NDArray[Any], quantizer: Quantizer, n_nearest: int, threads: Threads
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The nearest centres of each row among those of the cells nearest to it, and the squared distances."""
+    cells = quantizer.cells
+    n_nearest = min(n_nearest, len(cells.centers))
+    labels = np.empty((len(X), n_nearest), np.int32)
+    distances = np.empty((len(X), n_nearest), np.float64)
+    # Even the smallest cells must hold as many.
+    n_probes = max(quantizer.n_probes, 1 + int(np.searchsorted(np.sort(np.diff(cells.starts)).cumsum(), n_nearest)))
+
+    def search(first: int, last: int) -> None:
+        rows = shifted(X[first:last], cells.mean)
+        _kernels.search_several(rows, cells, n_probes, labels[first:last], distances[first:last], 0, len(rows))
+
+    threads.for_each_block(search, len(X), search_block(len(X), ROWS_PER_SEARCH))
+    return labels, distances
+
+
 def search_block(n_rows: int, largest: int) -> int:
     """Rows to search at a time: few enough for all threads to have some, many enough for good products."""
     return min(largest, max(int(_kernels.SEARCH_ROWS), n_rows // BLOCKS_PER_CALL))
@@ -172,6 +191,13 @@ def group_centers(centers: NDArray[Any], mean: NDArray[Any], threads: Threads) -
         raise KeyboardInterrupt
     members, starts = _kernels.group_by_label(state.labels, n_cells)
     return make_cells(centers, mean, tree.members[members], starts, state.clusters.centers + points.mean)
+
+
+def one_cell(centers: NDArray[Any], mean: NDArray[Any]) -> Quantizer:
+    """All centres in one cell."""
+    ids = np.arange(len(centers), dtype=np.int32)
+    cells = make_cells(centers, mean, ids, np.array([0, len(centers)]), np.zeros((1, len(mean)), centers.dtype))
+    return Quantizer(cells, n_probes=1)
 
 
 def make_cells(

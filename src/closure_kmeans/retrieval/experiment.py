@@ -14,7 +14,7 @@ from closure_kmeans.retrieval.collection import Collection, take
 from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
 from closure_kmeans.retrieval.index import ImageIndex, Query, inside_box
 from closure_kmeans.retrieval.verification import place
-from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, learn_vocabulary
+from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, learn_vocabulary, tree_shape
 
 # Images of a ranking that are verified.
 N_RERANK = 200
@@ -47,13 +47,13 @@ class Indexed(NamedTuple):
         own = np.arange(*self.collection.offsets[image : image + 2])
         if box is not None:
             own = own[inside_box(self.collection.keypoints[own], box)]
-        words = self.words.words[own]
-        return Query(Words(words, None), place(words[:, 0], self.collection.keypoints[own]))
+        words = self.words.of(own)
+        return Query(words, place(words.words[:, 0], self.collection.keypoints[own]))
 
 
 def index_words(collection: Collection, vocabulary: Vocabulary, words: Words) -> Indexed:
     """Index a collection whose words are known, be it of more images than it has."""
-    words = words._replace(words=words.words[: collection.offsets[-1]])
+    words = words.of(slice(collection.offsets[-1]))
     index = ImageIndex(vocabulary, collection.extraction)
     index.add(collection, words)
     return Indexed(collection, words, index)
@@ -93,6 +93,7 @@ class Plan(NamedTuple):
     norms: Sequence[str] = ("l1",)
     seeds: Sequence[int] = (0,)
     levels: Sequence[int] = (1,)  # of hierarchical codebooks
+    n_nearest: int = 1  # words of a region
     images: Sequence[int | None] = (None,)  # sizes of subsets; None for all
     rerank: bool = False
     root: bool = True
@@ -110,7 +111,7 @@ def compare(
 
     The codebook of a subset is that of the whole collection.
     """
-    _check_subsets(plan, len(collection.names), whole_groups=queries is None)
+    _check_plan(plan, len(collection.names), whole_groups=queries is None)
     codebooks = [(n, method, seed) for seed in plan.seeds for n in plan.words for method in plan.methods]
     for n_words, method, seed in tqdm(codebooks, unit="codebook", disable=not verbose):
         began = perf_counter()
@@ -119,14 +120,18 @@ def compare(
         )
         seconds = perf_counter() - began
         for levels in plan.levels if method == "hkm" else (1,):
-            vocabulary = Vocabulary(learned.model, root=plan.root, levels=levels)
+            vocabulary = Vocabulary(learned.model, root=plan.root, levels=levels, n_nearest=plan.n_nearest)
             words = vocabulary.assign(collection.descriptors)
             for row in score_words(collection, vocabulary, words, plan, queries, n_jobs):
                 yield Row(method=method, words=n_words, seed=seed, seconds=seconds, **row)
 
 
-def _check_subsets(plan: Plan, n_images: int, *, whole_groups: bool) -> None:
+def _check_plan(plan: Plan, n_images: int, *, whole_groups: bool) -> None:
     """Before hours of work."""
+    for n_words in plan.words if "hkm" in plan.methods else ():
+        depth = tree_shape(n_words)[1]
+        if max(plan.levels) > depth:
+            raise ValueError(f"levels must be at most {depth} for {n_words} words, got {max(plan.levels)}")
     for size in plan.images:
         n = n_images if size is None else size
         if not 0 < n <= n_images:
