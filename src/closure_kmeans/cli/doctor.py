@@ -152,7 +152,7 @@ def compile_retrieval(descriptors: NDArray[np.uint8], model: BaseKMeans) -> None
     """Search an index of two made images, in memory and from disk, where arrays cannot be written to."""
     from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, Vocabulary, align
 
-    keypoints = np.random.default_rng(0).uniform(1, 100, (len(descriptors), 4))
+    keypoints = np.random.default_rng(0).uniform(1, 100, (len(descriptors), 4)).astype(np.float32)
     offsets = np.array([0, len(descriptors) // 2, len(descriptors)])
     index = ImageIndex(Vocabulary(model))
     index.add(Collection(["a", "b"], None, keypoints, descriptors, offsets, [], Extraction()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-import closure_kmeans
 from closure_kmeans._files import library
 from closure_kmeans.cli.common import example, output_option, report, with_json, with_quiet, with_seed, with_threads
 
@@ -135,7 +133,7 @@ def index(
     The words are learned from the images themselves.
     """
     from closure_kmeans.retrieval import Extraction, ImageIndex, Vocabulary, learn_vocabulary, tree_shape
-    from closure_kmeans.retrieval.stages import WORDS, resume
+    from closure_kmeans.retrieval.stages import WORDS, key_of, resume
 
     depth = tree_shape(words)[1] if method == "hkm" else 1
     if levels > depth:
@@ -148,7 +146,7 @@ def index(
     def learn() -> Vocabulary:
         return learn_vocabulary(collection.descriptors, words, n_jobs=threads, verbose=not quiet, **settings)
 
-    learned = resume(WORDS, work, _key(key, words, settings), learn)
+    learned = resume(WORDS, work, key_of(key, words, settings), learn)
     vocabulary = Vocabulary(learned.model, root=not sift, levels=levels, n_nearest=nearest)
     made = ImageIndex(vocabulary, extraction)
     made.add(collection)
@@ -284,7 +282,7 @@ def remove(index_file: str, names: tuple[str, ...], as_json: bool, quiet: bool) 
 @click.option("--subsets", type=numbers, metavar="N,N,...", show_default="all images", help="Numbers of images.")
 @click.option("--rerank", is_flag=True, help="Also with the best 200 verified.")
 @click.option("--sift", is_flag=True, help="Compare plain SIFT and not RootSIFT.")
-@click.option("--work", type=_folder(), help="Folder to keep the features in; what is there is not done again.")
+@click.option("--work", type=_folder(), help="Folder to keep finished work in; what is there is not done again.")
 @_features_options
 @with_threads
 @with_json
@@ -325,9 +323,9 @@ def evaluate(
     quiet = quiet or as_json
     if protocol == "ukbench" and skip:
         raise click.UsageError("--skip would break the groups of four of ukbench")
-    collection, _ = _collect(images, Extraction(detector, max_side), skip, threads, quiet, work)
+    collection, key = _collect(images, Extraction(detector, max_side), skip, threads, quiet, work)
     plan = Plan(words, methods, norms, seeds, levels, nearest, subsets or (None,), rerank, not sift)
-    for row in compare(collection, plan, queries, n_jobs=threads, verbose=not quiet):
+    for row in compare(collection, plan, queries, folder=work, key=key, n_jobs=threads, verbose=not quiet):
         click.echo(json.dumps(row._asdict()) if as_json else _line(row))
 
 
@@ -347,7 +345,7 @@ def _collect(
     library("cv2", "images", "retrieval")
     from closure_kmeans.features import list_images
     from closure_kmeans.retrieval import collect
-    from closure_kmeans.retrieval.stages import FEATURES, resume
+    from closure_kmeans.retrieval.stages import FEATURES, key_of, resume
 
     def extract() -> Collection:
         on_error = "skip" if skip else "raise"
@@ -358,14 +356,8 @@ def _collect(
 
     paths = list_images(photos)
     files = [(path.relative_to(photos).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    key = _key(str(photos.resolve()), files, extraction, skip)
+    key = key_of(str(photos.resolve()), files, extraction, skip)
     return resume(FEATURES, work, key, extract), key
-
-
-def _key(*parts: Any) -> str:
-    """What tells one piece of work from another."""
-    text = json.dumps([closure_kmeans.__version__, *parts], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _added(collection: Collection) -> dict[str, Any]:

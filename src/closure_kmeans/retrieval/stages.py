@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import closure_kmeans
 from closure_kmeans._files import reading
 from closure_kmeans._tensors import read_facts
 from closure_kmeans.retrieval.collection import COLLECTION, load_collection, save_collection
@@ -40,3 +43,9 @@ def resume(stage: Stage[Product], folder: Path | None, key: str, make: Callable[
     made = make()
     stage.save(path, made, key)
     return made
+
+
+def key_of(*parts: Any) -> str:
+    """What tells one piece of work from another: of the parts, and of the version of the library."""
+    text = json.dumps([closure_kmeans.__version__, *parts], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
