@@ -507,6 +507,7 @@ def test_ellipses(vocabulary, collection):
     made.add(collection._replace(keypoints=bent))
     found = made.search(made.query_of(0), n_rerank=5)
     assert found[0].verified
+    assert len(align(made.query_of(0).places, made.places_of(0)).pairs) == found[0].inliers
     with pytest.raises(ValueError, match="keypoints must have 5 columns like those in the index, got 4"):
         made.add(collection._replace(names=[f"other{i}" for i in range(24)]))
 
@@ -762,6 +763,25 @@ def test_add_and_remove(run, made, photos, tmp_path):
     facts = json.loads(run("remove", made, "new.png", "--json"))
     assert (facts["images"], facts["removed"]) == (24, 1)
     assert len(ImageIndex.load(made)) == 24
+
+
+def test_an_evaluation_that_was_stopped_goes_on(run, photos, tmp_path, monkeypatch):
+    arguments = ("evaluate", "ukbench", photos, "--words", "50", "--json", "--work", tmp_path)
+    first = run(*arguments, "--methods", "closure")
+    learned = []
+
+    def learn(*data, method, **settings):
+        learned.append(method)
+        return learn_vocabulary(*data, method=method, **settings)
+
+    monkeypatch.setattr("closure_kmeans.retrieval.experiment.learn_vocabulary", learn)
+    both = run(*arguments, "--methods", "closure,hkm")
+    assert learned == ["hkm"]
+    assert both.startswith(first)
+    assert run(*arguments, "--methods", "closure", "--norms", "l2") != first
+    assert learned == ["hkm", "closure"]
+    (tmp_path / "scores.json").write_text("[1]")
+    assert "scores.json' cannot be read as scores" in run(*arguments, "--methods", "closure", code=1)
 
 
 def test_evaluate(run, photos, tmp_path):
