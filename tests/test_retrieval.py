@@ -233,7 +233,10 @@ def test_several_words_of_a_region_and_weights():
         (lambda: rank(invert([0], [0, 1], 2), [0], n_results=0), "n_results must be at least 1"),
         (lambda: place([0, 1], np.ones((2, 3))), "keypoints must have 4"),
         (lambda: align(*2 * [place([0], np.ones((1, 4)))], Verification(5)), "dof must be 3 or 4 for keypoints of 4"),
-        (lambda: align(*2 * [place([0], np.ones((1, 5)))]), "dof must be 5 for keypoints of 5 columns, got 4"),
+        (
+            lambda: align(*2 * [place([0], np.ones((1, 5)))], Verification(4)),
+            "dof must be 5 for keypoints of 5 columns, got 4",
+        ),
         (lambda: align(place([0], np.ones((1, 5))), place([0], np.ones((1, 4))), Verification(5)), "as many columns"),
         (lambda: learn_vocabulary(np.ones((9, 128)), 2, method="magic"), "method must be one of"),
     ],
@@ -663,6 +666,8 @@ def test_pictures(index, photos, tmp_path):
     assert draw_rows([row, row]).height == 2 * row.height
     lines = draw_matches(index, photos / index.names[0], asked, found[1])
     assert np.asarray(lines).std(axis=2).max() > 20  # lines are coloured, pictures are not
+    itself = draw_matches(index, photos / index.names[0], asked, found[0])
+    assert np.mean(np.asarray(itself).std(axis=2) > 20) < 0.2  # lines do not hide the pictures
     index.folders[0] = str(tmp_path)  # the images have vanished
     assert draw_results(index, photos / index.names[0], found).size == row.size
 

@@ -177,7 +177,7 @@ def index(
     "--verifier", type=click.Choice(["matches", "opencv"]), default="matches", show_default=True, help="Who verifies."
 )
 @output_option("--montage", suffixes=PICTURES, help="Draw the query and its results.")
-@output_option("--matches", suffixes=PICTURES, help="Draw lines between the query and the best result.")
+@output_option("--matches", suffixes=PICTURES, help="Draw lines between the query and the best other photo.")
 @with_threads
 @with_json
 def query(
@@ -405,5 +405,6 @@ def _draw(
 
     if montage is not None:
         save_picture(montage, draw_results(index, image, results, box))
-    if matches is not None and results:
-        save_picture(matches, draw_matches(index, image, asked, results[0], verification))
+    others = [result for result in results if index.path_of(result.image) != image.resolve()]
+    if matches is not None and others:
+        save_picture(matches, draw_matches(index, image, asked, others[0], verification))
