@@ -108,16 +108,6 @@ def table(rows: list[Row]) -> str:
     )
 
 
-def seconds_table(rows: list[Row]) -> str:
-    sizes = sorted({row["words"] for row in rows})
-    lines = []
-    for method, title in METHODS.items():
-        cells = [select(rows, method=method, words=n) for n in sizes]
-        times = [f"{mean(row['seconds'] for row in cell):.0f} s" if cell else "" for cell in cells]
-        lines += [[title, *times]] if any(times) else []
-    return markdown_table(["to learn the codebook", *(f"{n:,} words" for n in sizes)], lines)
-
-
 def subset_table(rows: list[Row], n_words: int) -> str:
     sizes = sorted({row["images"] for row in rows})
     lines = [
@@ -130,15 +120,13 @@ def subset_table(rows: list[Row], n_words: int) -> str:
 
 def report(rows: list[Row]) -> None:
     largest = max((row["words"] for row in rows if row["words"] <= 100_000), default=SIZES[0])
-    machine = rows[-1]["machine"]
     text = [
         f"# Retrieval: {max(row['images'] for row in rows):,} UKBench photos, RootSIFT",
         table(rows),
         "The mean over seeds, ± the largest distance from it where there are several. All else is the same: features, "
         "tf-idf, search.",
         subset_table(rows, largest),
-        seconds_table(rows),
-        f"Times on {machine['cores']} cores of {machine['cpu']}, which were not always free: they show the order only.",
+        f"`{RESULTS.name}` says how long the codebooks took, but the machine was not free: scores do not depend on it.",
     ]
     RESULTS.with_suffix(".md").write_text("\n\n".join(text) + "\n")
     draw(rows, largest)
