@@ -18,15 +18,9 @@ from typing import Any, NamedTuple
 from benchmarks.data import CACHE, add_data_option
 from benchmarks.machine import describe_machine, describe_versions
 from benchmarks.results import FOLDER, Row, append_row, latest, markdown_table, read_rows
-from closure_kmeans.retrieval import (
-    Collection,
-    Vocabulary,
-    collect,
-    learn_vocabulary,
-    load_collection,
-    save_collection,
-)
+from closure_kmeans.retrieval import Collection, Vocabulary, collect, learn_vocabulary
 from closure_kmeans.retrieval.experiment import Plan, score_words
+from closure_kmeans.retrieval.stages import FEATURES, resume
 
 RESULTS = FOLDER / "retrieval.jsonl"
 PHOTOS = "ukbench1000"
@@ -54,18 +48,10 @@ def key(row: Row) -> list[Any]:
 
 def photos(source: str) -> Collection:
     """The features of the photos, taken once."""
-    path = CACHE / "retrieval.safetensors"
     folder = Path(source) / PHOTOS
-    if path.exists():
-        kept = load_collection(path, str(folder))
-        if kept is not None:
-            return kept
-    began = perf_counter()
-    collection = collect(folder, verbose=1)
-    print(f"features of {len(collection.names):,} photos in {perf_counter() - began:.0f} s", flush=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_collection(path, collection, str(folder))
-    return collection
+    cache = CACHE / "retrieval"
+    cache.mkdir(parents=True, exist_ok=True)
+    return resume(FEATURES, cache, str(folder), lambda: collect(folder, verbose=1))
 
 
 def run(collection: Collection, job: Job, threads: int) -> Iterator[Row]:
@@ -122,16 +108,6 @@ def table(rows: list[Row]) -> str:
     )
 
 
-def seconds_table(rows: list[Row]) -> str:
-    sizes = sorted({row["words"] for row in rows})
-    lines = []
-    for method, title in METHODS.items():
-        cells = [select(rows, method=method, words=n) for n in sizes]
-        times = [f"{mean(row['seconds'] for row in cell):.0f} s" if cell else "" for cell in cells]
-        lines += [[title, *times]] if any(times) else []
-    return markdown_table(["to learn the codebook", *(f"{n:,} words" for n in sizes)], lines)
-
-
 def subset_table(rows: list[Row], n_words: int) -> str:
     sizes = sorted({row["images"] for row in rows})
     lines = [
@@ -144,15 +120,13 @@ def subset_table(rows: list[Row], n_words: int) -> str:
 
 def report(rows: list[Row]) -> None:
     largest = max((row["words"] for row in rows if row["words"] <= 100_000), default=SIZES[0])
-    machine = rows[-1]["machine"]
     text = [
         f"# Retrieval: {max(row['images'] for row in rows):,} UKBench photos, RootSIFT",
         table(rows),
         "The mean over seeds, ± the largest distance from it where there are several. All else is the same: features, "
         "tf-idf, search.",
         subset_table(rows, largest),
-        seconds_table(rows),
-        f"Times on {machine['cores']} cores of {machine['cpu']}, which were not always free: they show the order only.",
+        f"`{RESULTS.name}` says how long the codebooks took, but the machine was not free: scores do not depend on it.",
     ]
     RESULTS.with_suffix(".md").write_text("\n\n".join(text) + "\n")
     draw(rows, largest)

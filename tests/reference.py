@@ -121,6 +121,19 @@ def search_cells(rows, cells, n_probes):
     return np.array(labels), np.array(distances)
 
 
+def search_several(rows, cells, n_probes, n_nearest):
+    """The nearest centres in the nearest cells of each row, of equally near ones that of the lowest id first."""
+    labels, distances = [], []
+    for row in rows:
+        chosen = choose_cells(row, cells.middles, n_probes)
+        places = np.concatenate([np.arange(cells.starts[cell], cells.starts[cell + 1]) for cell in chosen])
+        squares = squared_distances([row], cells.centers[places])[0]
+        nearest = np.lexsort((cells.ids[places], squares))[:n_nearest]
+        labels.append(cells.ids[places[nearest]])
+        distances.append(squares[nearest])
+    return np.array(labels), np.array(distances)
+
+
 def closures(labels, n_clusters, partitions):
     """The closure of each cluster: the union of its points' neighbourhoods, which are leaves united (equation 2)."""
     neighbors = [set() for _ in labels]

@@ -468,6 +468,35 @@ def test_search_cells(dtype, whole, n_probes):
     np.testing.assert_allclose(distances, expected_distances, rtol=1e-12)
 
 
+@both_precisions
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(("n_probes", "n_nearest"), [(1, 1), (3, 2), (7, 5)])
+def test_search_several(dtype, whole, n_probes, n_nearest):
+    rng = np.random.default_rng(0)
+    cells = make_cells(rng, dtype, k=80, whole=whole)
+    rows = (rng.integers(0, 4, (50, 3)) if whole else rng.normal(size=(50, 3))).astype(dtype)
+    labels, distances = np.empty((50, n_nearest), np.int32), np.empty((50, n_nearest))
+    for first, last in ((20, 50), (0, 20)):
+        _kernels.search_several(rows, cells, n_probes, labels, distances, first, last)
+    expected_labels, expected_distances = reference.search_several(rows, cells, n_probes, n_nearest)
+    np.testing.assert_array_equal(labels, expected_labels)
+    np.testing.assert_allclose(distances, expected_distances, rtol=1e-12)
+    one_label, one_distance = np.empty(50, np.int32), np.empty(50)
+    _kernels.search_cells(rows, cells, n_probes, one_label, one_distance, 0, 50)
+    np.testing.assert_array_equal(labels[:, 0], one_label)
+    np.testing.assert_array_equal(distances[:, 0], one_distance)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), min_size=1, unique_by=lambda pair: pair[1]))
+def test_insert_nearest(pairs):
+    labels, distances = np.full(4, -1, np.int32), np.full(4, np.inf)
+    for distance, label in pairs:
+        _kernels.insert_nearest(float(distance), label, labels, distances)
+    expected = sorted(pairs)[:4]
+    assert list(zip(distances, labels, strict=True))[: len(expected)] == expected
+    assert (labels[len(expected) :] == -1).all()
+
+
 @pytest.mark.parametrize("value", [3e38, -3e38])
 def test_search_cells_where_products_overflow(value):
     cells = make_cells(np.random.default_rng(0), np.float32, scale=1000)

@@ -55,6 +55,23 @@ def test_a_label_is_a_function_of_the_row(fitted, dtype):
     np.testing.assert_array_equal(copy.predict(rows), labels)
 
 
+@pytest.mark.parametrize("limit", [500, 1000])
+def test_several_nearest(fitted, monkeypatch, limit):
+    """In cells or not, the first of them is what ``predict`` gives."""
+    for module in (base, quantizer):
+        monkeypatch.setattr(module, "MANY_CENTERS", limit)
+    rows = load_sift()[10_000:10_300]
+    labels, distances = fitted.several_nearest(rows, 3)
+    np.testing.assert_array_equal(labels[:, 0], fitted.predict(rows))
+    truth = np.sort(fitted.transform(rows), axis=1)[:, :3].astype(np.float64) ** 2
+    assert np.mean(distances <= truth * (1 + 1e-4)) > 0.97
+    assert (np.diff(distances, axis=1) >= 0).all()
+    np.testing.assert_array_equal(fitted.several_nearest(rows[::-1], 3)[0], labels[::-1])
+    assert fitted.several_nearest(rows[:2], 5000)[0].shape == (2, 800)
+    with pytest.raises(ValueError, match="n_nearest must be at least 1, got 0"):
+        fitted.several_nearest(rows, 0)
+
+
 @pytest.mark.usefixtures("many_centers")
 def test_a_refit_has_new_cells(fitted):
     X = load_sift()[:3000]

@@ -16,6 +16,7 @@ from PIL import Image
 from closure_kmeans import _files, cli
 from closure_kmeans.features import load_image, local_features
 from closure_kmeans.retrieval import (
+    METHODS,
     Collection,
     Extraction,
     ImageIndex,
@@ -43,6 +44,7 @@ from closure_kmeans.retrieval import (
 from closure_kmeans.retrieval.experiment import Plan, compare
 from closure_kmeans.retrieval.inverted import Ranking
 from closure_kmeans.retrieval.pictures import draw_matches, draw_results, draw_rows
+from closure_kmeans.retrieval.stages import FEATURES, WORDS, resume
 from closure_kmeans.vectors import FileFormatError
 
 N_OBJECTS, SIDE = 6, 160
@@ -231,7 +233,10 @@ def test_several_words_of_a_region_and_weights():
         (lambda: rank(invert([0], [0, 1], 2), [0], n_results=0), "n_results must be at least 1"),
         (lambda: place([0, 1], np.ones((2, 3))), "keypoints must have 4"),
         (lambda: align(*2 * [place([0], np.ones((1, 4)))], Verification(5)), "dof must be 3 or 4 for keypoints of 4"),
-        (lambda: align(*2 * [place([0], np.ones((1, 5)))]), "dof must be 5 for keypoints of 5 columns, got 4"),
+        (
+            lambda: align(*2 * [place([0], np.ones((1, 5)))], Verification(4)),
+            "dof must be 5 for keypoints of 5 columns, got 4",
+        ),
         (lambda: align(place([0], np.ones((1, 5))), place([0], np.ones((1, 4))), Verification(5)), "as many columns"),
         (lambda: learn_vocabulary(np.ones((9, 128)), 2, method="magic"), "method must be one of"),
     ],
@@ -280,14 +285,45 @@ def test_scoring_levels(collection):
 
 def test_soft_assignment(collection, vocabulary):
     rows = collection.descriptors[:40]
-    words, weights = vocabulary.assign_softly(rows, 3)
-    distances = vocabulary.model.transform(root_bytes(rows).astype(np.float32))
+    words, weights = vocabulary.assign(rows, 3)
+    distances = vocabulary.model.transform(root_bytes(rows).astype(np.float32)).astype(np.float64)
     np.testing.assert_array_equal(words, np.argsort(distances, axis=1)[:, :3])
-    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(words[:, :1], vocabulary.assign(rows).words)
     assert (np.diff(weights, axis=1) <= 0).all()
-    squares = np.take_along_axis(distances, words, axis=1).astype(np.float64) ** 2
-    expected = np.exp(-squares / (2 * squares[:, 0].mean()))
+    squares = np.take_along_axis(distances, words, axis=1) ** 2
+    expected = np.exp(-squares / (2 * vocabulary.model.inertia_ / len(collection.descriptors)))
     np.testing.assert_allclose(weights, expected / expected.sum(axis=1, keepdims=True), rtol=1e-3)
+    # A pure function of each row.
+    np.testing.assert_array_equal(vocabulary.assign(rows[:1], 3).weights, weights[:1])
+
+
+def test_soft_assignment_to_levels(collection):
+    learned = learn_vocabulary(collection.descriptors, 216, method="hkm", random_state=0)
+    both = Vocabulary(learned.model, levels=2, n_nearest=3)
+    words, weights = both.assign(collection.descriptors[:40])
+    assert words.shape == weights.shape == (40, 6)
+    parents = np.repeat(np.arange(36), np.diff(learned.model.levels_[-1].starts))
+    np.testing.assert_array_equal(words[:, 3:], len(parents) + parents[words[:, :3]])
+    np.testing.assert_array_equal(weights[:, 3:], weights[:, :3])
+
+
+def test_a_soft_index(collection, vocabulary, photos, tmp_path):
+    soft = Vocabulary(vocabulary.model, n_nearest=3)
+    made = ImageIndex(soft)
+    made.add(parts(collection, 0, 10))
+    made.save(tmp_path / "photos.index")
+    made = ImageIndex.load(tmp_path / "photos.index")
+    made.add(parts(collection, 10, 24))
+    words, weights = soft.assign(collection.descriptors)
+    ranked = rank(
+        invert(words, collection.offsets, 400, weights=weights),
+        *(array[: collection.offsets[1]] for array in (words,)),
+        weights=weights[: collection.offsets[1]],
+    )
+    found = made.search(made.read_query(photos / "image000.png"), n_results=None)
+    assert [result.image for result in found] == ranked.images.tolist()
+    np.testing.assert_allclose([result.score for result in found], ranked.scores, rtol=1e-5)
+    assert found[0].score == pytest.approx(1)
 
 
 def test_an_interrupt_leaves_no_vocabulary(collection):
@@ -298,17 +334,31 @@ def test_an_interrupt_leaves_no_vocabulary(collection):
         learn_vocabulary(collection.descriptors, 100, random_state=0, callback=interrupt)
 
 
-def test_saved_stages_are_taken_up(collection, vocabulary, tmp_path):
-    save_vocabulary(tmp_path / "words.safetensors", vocabulary, "key")
-    loaded = load_vocabulary(tmp_path / "words.safetensors", "key")
+def test_saved_stages_are_read_back(collection, vocabulary, tmp_path):
+    save_vocabulary(tmp_path / "words.safetensors", vocabulary)
+    loaded = load_vocabulary(tmp_path / "words.safetensors")
     assert loaded.root
     rows = collection.descriptors[:99]
     np.testing.assert_array_equal(loaded.assign(rows).words, vocabulary.assign(rows).words)
-    assert load_vocabulary(tmp_path / "words.safetensors", "other") is None
-    save_collection(tmp_path / "features.safetensors", collection, "key")
-    for ours, theirs in zip(load_collection(tmp_path / "features.safetensors", "key"), collection, strict=True):
+    save_collection(tmp_path / "features.safetensors", collection)
+    for ours, theirs in zip(load_collection(tmp_path / "features.safetensors"), collection, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert load_collection(tmp_path / "features.safetensors", "other") is None
+
+
+def test_finished_stages_are_taken_up(collection, tmp_path):
+    def fail():
+        raise AssertionError("done again")
+
+    other = collection._replace(names=[f"other{name}" for name in collection.names])
+    assert resume(FEATURES, None, "key", lambda: collection) is collection
+    assert not any(tmp_path.iterdir())
+    assert resume(FEATURES, tmp_path, "key", lambda: collection) is collection
+    assert resume(FEATURES, tmp_path, "key", fail).names == collection.names
+    assert resume(FEATURES, tmp_path, "other key", lambda: other) is other
+    assert resume(FEATURES, tmp_path, "other key", fail).names == other.names
+    (tmp_path / "features.safetensors").rename(tmp_path / "words.safetensors")
+    with pytest.raises(FileFormatError, match=r"words.safetensors' must be a vocabulary .* but is a collection"):
+        resume(WORDS, tmp_path, "key", fail)
 
 
 # -- verification ----------------------------------------------------------------------------------------------------
@@ -460,6 +510,7 @@ def test_ellipses(vocabulary, collection):
     made.add(collection._replace(keypoints=bent))
     found = made.search(made.query_of(0), n_rerank=5)
     assert found[0].verified
+    assert len(align(made.query_of(0).places, made.places_of(0)).pairs) == found[0].inliers
     with pytest.raises(ValueError, match="keypoints must have 5 columns like those in the index, got 4"):
         made.add(collection._replace(names=[f"other{i}" for i in range(24)]))
 
@@ -478,11 +529,20 @@ def test_a_loaded_index_is_the_saved_one(index, photos, tmp_path):
     assert (tmp_path / "again.index").read_bytes() == (tmp_path / "photos.index").read_bytes()
 
 
-def test_hierarchical_words_cannot_be_saved(collection, tmp_path):
-    made = ImageIndex(learn_vocabulary(collection.descriptors, 100, method="hkm", random_state=0))
-    with pytest.raises(TypeError, match="hierarchical"):
-        made.save(tmp_path / "photos.index")
-    assert not any(tmp_path.iterdir())
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_hierarchical_words_are_kept(collection, photos, tmp_path, levels):
+    learned = learn_vocabulary(collection.descriptors, 216, method="hkm", levels=levels, random_state=0)
+    index = ImageIndex(learned)
+    index.add(collection)
+    index.save(tmp_path / "photos.index")
+    loaded = ImageIndex.load(tmp_path / "photos.index")
+    assert loaded.vocabulary.levels == levels
+    check_same(index, loaded)
+    asked = loaded.read_query(photos / "image005.png")
+    np.testing.assert_array_equal(asked.words.words[:, 0], asked.words.words.min(axis=1))
+    # The words of all levels count, whether the query is read or taken from the index.
+    assert loaded.search(asked)[0].score == pytest.approx(1)
+    assert loaded.search(loaded.query_of(5)) == loaded.search(asked)
 
 
 def test_an_index_cut_short(index, tmp_path):
@@ -606,6 +666,8 @@ def test_pictures(index, photos, tmp_path):
     assert draw_rows([row, row]).height == 2 * row.height
     lines = draw_matches(index, photos / index.names[0], asked, found[1])
     assert np.asarray(lines).std(axis=2).max() > 20  # lines are coloured, pictures are not
+    itself = draw_matches(index, photos / index.names[0], asked, found[0])
+    assert np.mean(np.asarray(itself).std(axis=2) > 20) < 0.2  # lines do not hide the pictures
     index.folders[0] = str(tmp_path)  # the images have vanished
     assert draw_results(index, photos / index.names[0], found).size == row.size
 
@@ -660,6 +722,38 @@ def test_index_speaks_json_and_takes_up_what_is_done(run, photos, tmp_path, monk
     assert (tmp_path / "photos.index").read_bytes() == before
 
 
+def test_photos_of_the_same_name_are_told_apart(run, photos, tmp_path):
+    """Moved from one folder to another, a photo has another name: nothing of the last time is taken up."""
+    folder = tmp_path / "folder"
+    for name in ("here", "there"):
+        (folder / name).mkdir(parents=True)
+    for number in range(3):
+        (folder / f"{number}.png").write_bytes((photos / f"image{number:03}.png").read_bytes())
+    (folder / "here" / "0.png").write_bytes((photos / "image003.png").read_bytes())
+    arguments = ("index", folder, "--words", "50", "-o", tmp_path / "photos.index", "--work", tmp_path, "-q")
+    run(*arguments)
+    assert "here/0.png" in ImageIndex.load(tmp_path / "photos.index").names
+    (folder / "here" / "0.png").rename(folder / "there" / "0.png")
+    run(*arguments)
+    assert ImageIndex.load(tmp_path / "photos.index").names == ["0.png", "1.png", "2.png", "there/0.png"]
+
+
+def test_hierarchical_and_soft_indexes(run, photos, tmp_path):
+    arguments = ("index", photos, "--words", "216", "-o", tmp_path / "photos.index", "--work", tmp_path, "-q")
+    for options in (("--levels", "3"), ("--levels", "1", "--nearest", "3")):
+        run(*arguments, "--method", "hkm", *options)
+        results = json.loads(run("query", tmp_path / "photos.index", photos / "image005.png", "--json", "--rerank"))
+        assert results[0]["name"] == "image005.png"
+        assert results[0]["score"] == pytest.approx(1)
+        assert {result["image"] // 4 for result in results[:3]} == {1}
+    hard = json.loads(run("query", tmp_path / "photos.index", photos / "image005.png", "--json", "--nearest", "1"))
+    assert hard[0]["score"] < 0.99
+
+
+def test_the_methods_are_those_of_the_library():
+    assert set(cli.retrieval.METHODS) == set(METHODS)
+
+
 def test_add_and_remove(run, made, photos, tmp_path):
     more = tmp_path / "more"
     more.mkdir()
@@ -671,8 +765,28 @@ def test_add_and_remove(run, made, photos, tmp_path):
     before = made.read_bytes()
     assert "'new.png' is in the index already" in run("add", made, more, code=1)
     assert made.read_bytes() == before
-    run("remove", made, "new.png")
+    facts = json.loads(run("remove", made, "new.png", "--json"))
+    assert (facts["images"], facts["removed"]) == (24, 1)
     assert len(ImageIndex.load(made)) == 24
+
+
+def test_an_evaluation_that_was_stopped_goes_on(run, photos, tmp_path, monkeypatch):
+    arguments = ("evaluate", "ukbench", photos, "--words", "50", "--json", "--work", tmp_path)
+    first = run(*arguments, "--methods", "closure")
+    learned = []
+
+    def learn(*data, method, **settings):
+        learned.append(method)
+        return learn_vocabulary(*data, method=method, **settings)
+
+    monkeypatch.setattr("closure_kmeans.retrieval.experiment.learn_vocabulary", learn)
+    both = run(*arguments, "--methods", "closure,hkm")
+    assert learned == ["hkm"]
+    assert both.startswith(first)
+    assert run(*arguments, "--methods", "closure", "--norms", "l2") != first
+    assert learned == ["hkm", "closure"]
+    (tmp_path / "scores.json").write_text("[1]")
+    assert "scores.json' cannot be read as scores" in run(*arguments, "--methods", "closure", code=1)
 
 
 def test_evaluate(run, photos, tmp_path):
@@ -705,6 +819,12 @@ def test_evaluate(run, photos, tmp_path):
         (("evaluate", "ukbench", "{photos}", "--subsets", "6"), 1, "whole groups of 4, got 6"),
         (("evaluate", "ukbench", "{photos}", "--subsets", "28"), 1, "subsets must have 1 to 24 images, got 28"),
         (("index", "{folder}", "-o", "{folder}/new.index", "--words", "10"), 1, "broken.png' must be an image"),
+        (
+            ("index", "{photos}", "-o", "{folder}/new.index", "--levels", "2"),
+            2,
+            "--levels must be at most 1",
+        ),
+        (("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--levels", "9"), 1, "levels must be at most 4 for 1"),
         (("index", "{folder}/empty", "-o", "{folder}/new.index"), 1, "must hold images, but has none"),
         (("index", "{photos}", "-o", "{folder}/new.index", "--words", "1000000"), 1, "n_clusters must be at most"),
         (("index", "{photos}", "-o", "{folder}/nowhere/new.index"), 2, "does not exist"),
@@ -747,6 +867,20 @@ def test_loading_an_index_imports_no_image_library(index, tmp_path):
         "assert 'cv2' not in sys.modules and 'PIL' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
+
+
+@pytest.mark.slow
+def test_warmup_leaves_nothing_to_compile(photos, tmp_path):
+    def call(*arguments):
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        subprocess.run([sys.executable, "-m", "closure_kmeans", *map(str, arguments)], check=True, env=environment)
+        return sorted(path.name for path in (tmp_path / "cache").rglob("*.nbc"))
+
+    compiled = call("warmup", "--dtype", "uint8")
+    index, query = tmp_path / "photos.index", ("retrieval", "query", tmp_path / "photos.index", photos / "image005.png")
+    call("retrieval", "index", photos, "--words", "300", "-o", index)
+    call(*query, "--rerank", "--montage", tmp_path / "row.png", "--matches", tmp_path / "lines.png")
+    assert call(*query, "--rerank", "--norm", "l2", "--nearest", "2", "--dof", "3") == compiled
 
 
 DATA = os.environ.get("CLOSURE_KMEANS_DATA")

@@ -625,6 +625,47 @@ def search_cells(
         distances[first + i] = smallest
 
 
+@kernel
+def search_several(
+    rows: Array, cells: Cells, n_probes: int, labels: Array, distances: Array, first: int, last: int
+) -> None:
+    """As many of the nearest centres as ``labels`` has columns, the nearest first, for rows ``first <= row < last``.
+
+    Of the centres in the ``n_probes`` nearest cells, which hold as many; of equally near ones the one of the lowest id
+    comes first. Row by row and in double precision, so that the first is that of ``search_cells``.
+    """
+    n_cells = cells.middles.shape[0]
+    dtype = cells.centers.dtype
+    scores = np.empty(n_cells, dtype)
+    ordered = np.empty(n_cells, dtype)
+    spare = np.empty(n_cells, dtype)
+    chosen = np.empty(n_probes, np.int32)
+    for i in range(first, last):
+        for cell in range(n_cells):
+            scores[cell] = squared_distance(rows[i], cells.middles[cell])
+        doubt = dtype.type(SLACK * np.finfo(dtype).eps) * scores.max()
+        choose_cells(rows[i], cells.middles, scores, doubt, ordered, spare, chosen)
+        labels[i] = -1
+        distances[i] = np.inf
+        for near in chosen:
+            for j in range(cells.starts[near], cells.starts[near + 1]):
+                insert_nearest(squared_distance(rows[i], cells.centers[j]), cells.ids[j], labels[i], distances[i])
+
+
+@kernel
+def insert_nearest(distance: float, label: int, labels: Array, distances: Array) -> None:
+    """Put a centre where it belongs among the nearest so far; the last of them leaves, or the centre if it is last."""
+    place = labels.shape[0]
+    while place > 0 and (
+        distance < distances[place - 1] or (distance == distances[place - 1] and label < labels[place - 1])
+    ):
+        place -= 1
+        if place + 1 < labels.shape[0]:
+            labels[place + 1], distances[place + 1] = labels[place], distances[place]
+    if place < labels.shape[0]:
+        labels[place], distances[place] = label, distance
+
+
 # -- update ------------------------------------------------------------------------------------------------------------
 
 

@@ -10,10 +10,12 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib import import_module
 from types import TracebackType
 from typing import TypeVar
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 Result = TypeVar("Result")
 
@@ -99,8 +101,15 @@ class ProcessWideLimit:
                 self._lift()
 
 
+@cache
+def _blas() -> ThreadpoolController:
+    """The libraries that multiply for us, looked for once: that takes longer than to search a few rows."""
+    import_module("scipy.linalg.cython_blas")  # compiled code calls it
+    return ThreadpoolController()
+
+
 def _limit_blas() -> Callable[[], None]:
-    limits = threadpool_limits(1, user_api="blas")
+    limits = _blas().limit(limits=1, user_api="blas")
     return lambda: limits.restore_original_limits()
 
 

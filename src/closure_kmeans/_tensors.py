@@ -47,18 +47,24 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be stored")
 
 
-def read_tensors(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
-    """Map the arrays of a file, and read its facts. What is wrong with the file may be raised in any form."""
+def read_facts(path: Path, kind: str) -> dict[str, Any]:
+    """Read the facts of a file. What is wrong with it may be raised in any form."""
     file_size(path, minimum=8)
     with safe_open(path, "np") as file:  # holds the header against the file's size
         metadata = file.metadata() or {}
     if KEY not in metadata:
         raise FileFormatError(f"'{path}' must be a file of closure-kmeans, but lacks the metadata '{KEY}'")
-    facts = json.loads(metadata[KEY])
+    facts: dict[str, Any] = json.loads(metadata[KEY])
     if facts["format"] != FORMAT or facts["kind"] != kind:
         raise FileFormatError(
             f"'{path}' must be a {kind} of format {FORMAT}, but is a {facts['kind']} of format {facts['format']}"
         )
+    return facts
+
+
+def read_tensors(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
+    """Map the arrays of a file, and read its facts. What is wrong with the file may be raised in any form."""
+    facts = read_facts(path, kind)
     with path.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         header = json.loads(stream.read(length))

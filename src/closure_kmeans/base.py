@@ -31,7 +31,9 @@ from closure_kmeans.quantizer import (
     find_centers,
     group_centers,
     nearest_centers,
+    one_cell,
     quantize,
+    quantize_softly,
     squared_distances,
 )
 from closure_kmeans.storage import save_model
@@ -189,7 +191,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     def _labels_of(self, rows: NDArray[Any], fitted: dict[str, Any]) -> NDArray[np.int32]:
         """Labels of rows that took no part in a fit."""
-        mean, centers = _shifted(fitted["cluster_centers_"], rows.dtype)
+        mean, centers = centered(fitted["cluster_centers_"], rows.dtype)
         with Threads(count_threads(self.n_jobs)) as threads:
             return find_centers(rows, centers, mean, fitted["_sample"], threads)
 
@@ -206,10 +208,36 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         labels, _ = self._nearest(self._check(X), exact)
         return labels
 
+    def several_nearest(self, X: ArrayLike, n_nearest: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """The nearest centres of each row, as many as asked for or as there are: soft assignment.
+
+        Returns
+        -------
+        labels : (n, n_nearest) array of int32
+            The nearest first. Beyond 10,000 centres they are looked for in the same cells as by ``predict``.
+        squared_distances : (n, n_nearest) array of float64
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> model = ClosureKMeans(n_clusters=3).fit([[0.0], [4.0], [10.0]])
+        >>> labels, squared_distances = model.several_nearest([[1.0]], 2)
+        >>> model.cluster_centers_[labels].ravel().tolist(), squared_distances.tolist()
+        ([0.0, 4.0], [[1.0, 9.0]])
+        """
+        rows = self._check(X)
+        check.integer("n_nearest", n_nearest, 1)
+        dtype = precision(rows.dtype)
+        with Threads(count_threads(self.n_jobs)) as threads:
+            if len(self.cluster_centers_) <= MANY_CENTERS:
+                mean, centers = centered(self.cluster_centers_, dtype)
+                return quantize_softly(rows, one_cell(centers, mean), n_nearest, threads)
+            return quantize_softly(rows, self._quantizer(dtype, threads), n_nearest, threads)
+
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """The distances of each row to all centres, as an (n, k) array."""
         rows = self._check(X)
-        mean, centers = _shifted(self.cluster_centers_, rows.dtype)
+        mean, centers = centered(self.cluster_centers_, rows.dtype)
         distances: NDArray[Any] = euclidean_distances(shifted(rows, mean), centers)
         return distances
 
@@ -247,7 +275,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             clusters, distances = self._nearest(rows)
         else:
             clusters = check.labels("labels", labels, len(rows), len(self.cluster_centers_))
-            mean, centers = _shifted(self.cluster_centers_, rows.dtype)
+            mean, centers = centered(self.cluster_centers_, rows.dtype)
             distances = squared_distances(rows, centers, mean, clusters)
         nearest_first = np.lexsort((distances, clusters))
         found, first = np.unique(clusters[nearest_first], return_index=True)
@@ -258,7 +286,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     def _nearest(self, rows: NDArray[Any], exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         with Threads(count_threads(self.n_jobs)) as threads:
             if exact or len(self.cluster_centers_) <= MANY_CENTERS:
-                mean, centers = _shifted(self.cluster_centers_, rows.dtype)
+                mean, centers = centered(self.cluster_centers_, rows.dtype)
                 return nearest_centers(rows, centers, mean, threads)
             return quantize(rows, self._quantizer(precision(rows.dtype), threads), threads)
 
@@ -266,7 +294,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """Cells for rows of a precision. How many of them to look into is measured once, in that of the centres."""
         if dtype not in self._quantizers:
             own = precision(self.cluster_centers_.dtype)
-            mean, centers = _shifted(self.cluster_centers_, dtype)
+            mean, centers = centered(self.cluster_centers_, dtype)
             cells = group_centers(centers, mean, threads)
             if self._n_probes is None and dtype is own:
                 self._n_probes = count_probes(cells, centers, self._sample, threads)
@@ -274,6 +302,13 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             self._quantizers[dtype] = Quantizer(cells, n_probes)
         quantizer: Quantizer = self._quantizers[dtype]
         return quantizer
+
+    def _own_quantizer(self) -> Quantizer | None:
+        """Cells in the precision of the centres; none where all are compared."""
+        if len(self.cluster_centers_) <= MANY_CENTERS:
+            return None
+        with Threads(count_threads(self.n_jobs)) as threads:
+            return self._quantizer(precision(self.cluster_centers_.dtype), threads)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -291,9 +326,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             Whether to keep what only the training data has, too: ``labels_`` and ``history_``.
         """
         check_is_fitted(self, "cluster_centers_")
-        if len(self.cluster_centers_) > MANY_CENTERS and self._n_probes is None:
-            with Threads(count_threads(self.n_jobs)) as threads:  # the sample that shows it is not stored
-                self._quantizer(precision(self.cluster_centers_.dtype), threads)
+        if self._n_probes is None:
+            self._own_quantizer()  # the sample that shows it is not stored
         save_model(self, path, training=training)
 
     def _stored_arrays(self) -> dict[str, NDArray[Any]]:
@@ -323,7 +357,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         return tags
 
 
-def _shifted(centers: NDArray[Any], dtype: DTypeLike) -> tuple[NDArray[Any], NDArray[Any]]:
+def centered(centers: NDArray[Any], dtype: DTypeLike) -> tuple[NDArray[Any], NDArray[Any]]:
     """A point in the midst of the centres, and the centres relative to it, in the precision of a dtype."""
     centers = centers.astype(precision(dtype))
     mean = centers.mean(axis=0)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import closure_kmeans
 from closure_kmeans._files import FileFormatError, reading
-from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans._tensors import Arrays, read_facts, read_tensors, write_tensors
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.iteration import Clustering, Iteration
 from closure_kmeans.neighborhoods import Neighborhoods
@@ -237,7 +237,7 @@ def describe_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What is in a checkpoint, for people."""
     path = checkpoint_file(path)
     with reading(path, "a checkpoint"):
-        _, facts = read_tensors(path, "checkpoint")
+        facts = read_facts(path, "checkpoint")
         last = Iteration(*facts["history"][-1])
         return {
             "kind": "checkpoint",

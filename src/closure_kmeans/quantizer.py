@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import _compiled as _kernels
-from closure_kmeans._parallel import BLOCKS_PER_CALL, Threads
+from closure_kmeans._parallel import Threads
 from closure_kmeans.closure import begin, cluster_by_closures
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.neighborhoods import FreshNeighborhoods
@@ -72,7 +72,7 @@ def nearest_centers(
         out = labels[first:last], distances[first:last]
         _kernels.search_nearest(rows, centers, norms, *out, 0, len(rows))
 
-    threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X)))
+    threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X), threads))
     return labels, distances
 
 
@@ -86,13 +86,33 @@ def quantize(X: NDArray[Any], quantizer: Quantizer, threads: Threads) -> tuple[N
         out = labels[first:last], distances[first:last]
         _kernels.search_cells(rows, quantizer.cells, quantizer.n_probes, *out, 0, len(rows))
 
-    threads.for_each_block(search, len(X), search_block(len(X), ROWS_PER_SEARCH))
+    threads.for_each_block(search, len(X), search_block(len(X), ROWS_PER_SEARCH, threads))
     return labels, distances
 
 
-def search_block(n_rows: int, largest: int) -> int:
-    """Rows to search at a time: few enough for all threads to have some, many enough for good products."""
-    return min(largest, max(int(_kernels.SEARCH_ROWS), n_rows // BLOCKS_PER_CALL))
+def quantize_softly(
+    X: NDArray[Any], quantizer: Quantizer, n_nearest: int, threads: Threads
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The nearest centres of each row among those of the cells nearest to it, and the squared distances."""
+    cells = quantizer.cells
+    n_nearest = min(n_nearest, len(cells.centers))
+    labels = np.empty((len(X), n_nearest), np.int32)
+    distances = np.empty((len(X), n_nearest), np.float64)
+    # Even the smallest cells must hold as many.
+    n_probes = max(quantizer.n_probes, 1 + int(np.searchsorted(np.sort(np.diff(cells.starts)).cumsum(), n_nearest)))
+
+    def search(first: int, last: int) -> None:
+        rows = shifted(X[first:last], cells.mean)
+        _kernels.search_several(rows, cells, n_probes, labels[first:last], distances[first:last], 0, len(rows))
+
+    threads.for_each_block(search, len(X), search_block(len(X), ROWS_PER_SEARCH, threads))
+    return labels, distances
+
+
+def search_block(n_rows: int, largest: int, threads: Threads) -> int:
+    """Rows to search at a time: as many for each thread, and as many at once as may be, for large products."""
+    n_blocks = threads.n_threads * -(-n_rows // (largest * threads.n_threads))
+    return max(int(_kernels.SEARCH_ROWS), -(-n_rows // max(n_blocks, 1)))
 
 
 def find_centers(
@@ -172,6 +192,13 @@ def group_centers(centers: NDArray[Any], mean: NDArray[Any], threads: Threads) -
         raise KeyboardInterrupt
     members, starts = _kernels.group_by_label(state.labels, n_cells)
     return make_cells(centers, mean, tree.members[members], starts, state.clusters.centers + points.mean)
+
+
+def one_cell(centers: NDArray[Any], mean: NDArray[Any]) -> Quantizer:
+    """All centres in one cell."""
+    ids = np.arange(len(centers), dtype=np.int32)
+    cells = make_cells(centers, mean, ids, np.array([0, len(centers)]), np.zeros((1, len(mean)), centers.dtype))
+    return Quantizer(cells, n_probes=1)
 
 
 def make_cells(

@@ -156,5 +156,5 @@ def search_forest(
         ours = first_candidates[first:last]
         return _kernels.search_forest(rows, centers, forest, n_candidates, ours, labels[first:last], 0, len(rows))
 
-    n_pairs = sum(threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X))))
+    n_pairs = sum(threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X), threads)))
     return labels, n_pairs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
@@ -12,12 +13,14 @@ from typing import Any
 import click
 import llvmlite.binding as llvm
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 import closure_kmeans
 from closure_kmeans import _kernels, quantizer
 from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans._validation import DTYPES, physical_memory
+from closure_kmeans.base import BaseKMeans
 from closure_kmeans.cli.common import example, report, with_json, with_quiet
 
 LIBRARIES = ("numpy", "scipy", "scikit-learn", "numba", "threadpoolctl", "safetensors", "tqdm", "click")
@@ -127,13 +130,35 @@ def warmup(dtypes: tuple[str, ...], quiet: bool) -> None:
 
 
 def compile_kernels(dtype: np.dtype[Any]) -> None:
-    """Call all kernels on a few rows of a type: fits with either kind of neighbourhoods, and both kinds of search."""
+    """Call all kernels on a few rows of a type: fits with either kind of neighbourhoods, and all kinds of search.
+
+    Descriptors of images are bytes, so that the retrieval belongs to these.
+    """
     X = np.random.default_rng(0).integers(0, 100, (400, 32)).astype(dtype)
     weights = np.arange(1, len(X) + 1)
     for kind in (closure_kmeans.ClosureKMeans, closure_kmeans.ClosureKMeans.paper):
         for sample_weight in (None, weights):
             model = kind(64, max_iter=2, random_state=0).fit(X, sample_weight=sample_weight)
     model.predict(X)
+    model.several_nearest(X, 2)
     with Threads(count_threads(None)) as threads:
         cells = model._quantizer(model.cluster_centers_.dtype.type, threads)
         quantizer.quantize(X, cells, threads)
+    if dtype == np.uint8:
+        compile_retrieval(X, model)
+
+
+def compile_retrieval(descriptors: NDArray[np.uint8], model: BaseKMeans) -> None:
+    """Search an index of two made images, in memory and from disk, where arrays cannot be written to."""
+    from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, Vocabulary, align
+
+    keypoints = np.random.default_rng(0).uniform(1, 100, (len(descriptors), 4)).astype(np.float32)
+    offsets = np.array([0, len(descriptors) // 2, len(descriptors)])
+    index = ImageIndex(Vocabulary(model))
+    index.add(Collection(["a", "b"], None, keypoints, descriptors, offsets, [], Extraction()))
+    with tempfile.TemporaryDirectory() as folder:
+        index.save(Path(folder) / "made.index")
+        for made in (index, ImageIndex.load(Path(folder) / "made.index")):
+            query = made.make_query(keypoints, descriptors)
+            made.search(query, n_rerank=2)
+            align(query.places, made.places_of(0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,19 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-import closure_kmeans
 from closure_kmeans._files import library
 from closure_kmeans.cli.common import example, output_option, report, with_json, with_quiet, with_seed, with_threads
 
 if TYPE_CHECKING:
-    from closure_kmeans.retrieval import Collection, ImageIndex, Query, Result, Vocabulary
+    from closure_kmeans.retrieval import Collection, ImageIndex, Query, Result
     from closure_kmeans.retrieval.experiment import Row
 
-SAVABLE_METHODS = ("closure", "paper", "akm", "rakm", "lloyd", "canopy")
-ALL_METHODS = (*SAVABLE_METHODS, "hkm")
+METHODS = ("closure", "paper", "hkm", "akm", "rakm", "lloyd", "canopy")
 INDEX = (".index", ".safetensors")
 PICTURES = (".jpg", ".png")
-FEATURES_FILE, WORDS_FILE = "features.safetensors", "words.safetensors"
 
 
 def numbers(text: str) -> list[int]:
@@ -102,8 +98,10 @@ def retrieval() -> None:
 @output_option("-o", "--output", suffixes=INDEX, required=True, help="Where to write the index.")
 @click.option("--words", type=click.IntRange(2), default=100_000, show_default=True, help="Number of visual words.")
 @click.option(
-    "--method", type=click.Choice(SAVABLE_METHODS), default="closure", show_default=True, help="How words are learned."
+    "--method", type=click.Choice(METHODS), default="closure", show_default=True, help="How words are learned."
 )
+@click.option("--levels", type=click.IntRange(1), default=1, show_default=True, help="Scoring levels of hkm.")
+@click.option("--nearest", type=click.IntRange(1), default=1, show_default=True, help="Words of a region that count.")
 @click.option("--sample", type=click.IntRange(1), show_default="all", help="Descriptors to learn the words from.")
 @click.option("--sift", is_flag=True, help="Compare plain SIFT and not RootSIFT.")
 @click.option("--work", type=_folder(), help="Folder to keep finished stages in; what is there is not done again.")
@@ -117,6 +115,8 @@ def index(
     output: str,
     words: int,
     method: str,
+    levels: int,
+    nearest: int,
     sample: int | None,
     sift: bool,
     work: Path | None,
@@ -132,24 +132,26 @@ def index(
 
     The words are learned from the images themselves.
     """
-    from closure_kmeans.retrieval import Extraction, ImageIndex, learn_vocabulary, load_vocabulary, save_vocabulary
+    from closure_kmeans.retrieval import Extraction, ImageIndex, Vocabulary, learn_vocabulary, tree_shape
+    from closure_kmeans.retrieval.stages import WORDS, key_of, resume
 
+    depth = tree_shape(words)[1] if method == "hkm" else 1
+    if levels > depth:
+        raise click.UsageError(f"--levels must be at most {depth}, the depth of '{method}' here, got {levels}")
     quiet = quiet or as_json
     extraction = Extraction(detector, max_side)
     collection, key = _collect(photos, extraction, skip, threads, quiet, work)
     settings: dict[str, Any] = {"method": method, "root": not sift, "sample": sample, "random_state": seed}
-    words_key = _key(key, words, settings)
-    vocabulary: Vocabulary | None = None
-    if work is not None and (work / WORDS_FILE).exists():
-        vocabulary = load_vocabulary(work / WORDS_FILE, words_key)
-    if vocabulary is None:
-        vocabulary = learn_vocabulary(collection.descriptors, words, n_jobs=threads, verbose=not quiet, **settings)
-        if work is not None:
-            save_vocabulary(work / WORDS_FILE, vocabulary, words_key)
+
+    def learn() -> Vocabulary:
+        return learn_vocabulary(collection.descriptors, words, n_jobs=threads, verbose=not quiet, **settings)
+
+    learned = resume(WORDS, work, key_of(key, words, settings), learn)
+    vocabulary = Vocabulary(learned.model, root=not sift, levels=levels, n_nearest=nearest)
     made = ImageIndex(vocabulary, extraction)
     made.add(collection)
     made.save(output)
-    _summarise(made, collection, output, as_json, quiet)
+    _summarise(made, _added(collection), output, as_json, quiet)
 
 
 @retrieval.command(
@@ -165,7 +167,7 @@ def index(
 )
 @click.option("--results", type=click.IntRange(1), default=10, show_default=True, help="How many images to list.")
 @click.option("--norm", type=click.Choice(["l1", "l2"]), default="l1", show_default=True, help="Norm of the vectors.")
-@click.option("--nearest", type=click.IntRange(1), default=1, show_default=True, help="Words of a region that count.")
+@click.option("--nearest", type=click.IntRange(1), show_default="as in the index", help="Words of a region that count.")
 @click.option("--rerank", is_flag=True, help="Verify the best 200 by where their words are.")
 @click.option("--verify", type=click.IntRange(1), default=200, show_default=True, help="How many --rerank verifies.")
 @click.option(
@@ -175,7 +177,7 @@ def index(
     "--verifier", type=click.Choice(["matches", "opencv"]), default="matches", show_default=True, help="Who verifies."
 )
 @output_option("--montage", suffixes=PICTURES, help="Draw the query and its results.")
-@output_option("--matches", suffixes=PICTURES, help="Draw lines between the query and the best result.")
+@output_option("--matches", suffixes=PICTURES, help="Draw lines between the query and the best other photo.")
 @with_threads
 @with_json
 def query(
@@ -184,7 +186,7 @@ def query(
     box: tuple[float, float, float, float] | None,
     results: int,
     norm: str,
-    nearest: int,
+    nearest: int | None,
     rerank: bool,
     verify: int,
     dof: int,
@@ -229,19 +231,22 @@ def add(index_file: str, photos: Path, skip: bool, threads: int | None, as_json:
     collection, _ = _collect(photos, opened.extraction, skip, threads, quiet, None)
     opened.add(collection)
     opened.save(index_file)
-    _summarise(opened, collection, index_file, as_json, quiet)
+    _summarise(opened, _added(collection), index_file, as_json, quiet)
 
 
 @retrieval.command(epilog=example("closure-kmeans retrieval remove photos.index holiday/IMG_0001.jpg"))
 @click.argument("index_file", metavar="INDEX", type=click.Path(exists=True, dir_okay=False))
 @click.argument("names", nargs=-1, required=True)
-def remove(index_file: str, names: tuple[str, ...]) -> None:
+@with_json
+@with_quiet
+def remove(index_file: str, names: tuple[str, ...], as_json: bool, quiet: bool) -> None:
     """Remove images from INDEX, by the names that query shows."""
     from closure_kmeans.retrieval import ImageIndex
 
     opened = ImageIndex.load(index_file)
     opened.remove(names)
     opened.save(index_file)
+    _summarise(opened, {"removed": len(names)}, index_file, as_json, quiet)
 
 
 @retrieval.command(
@@ -258,7 +263,7 @@ def remove(index_file: str, names: tuple[str, ...]) -> None:
 )
 @click.option(
     "--methods",
-    type=some_of(ALL_METHODS),
+    type=some_of(METHODS),
     metavar="A,B,...",
     default="closure",
     show_default=True,
@@ -273,10 +278,11 @@ def remove(index_file: str, names: tuple[str, ...]) -> None:
 @click.option(
     "--levels", type=numbers, metavar="N,N,...", default="1", show_default=True, help="Scoring levels of hkm."
 )
+@click.option("--nearest", type=click.IntRange(1), default=1, show_default=True, help="Words of a region that count.")
 @click.option("--subsets", type=numbers, metavar="N,N,...", show_default="all images", help="Numbers of images.")
 @click.option("--rerank", is_flag=True, help="Also with the best 200 verified.")
 @click.option("--sift", is_flag=True, help="Compare plain SIFT and not RootSIFT.")
-@click.option("--work", type=_folder(), help="Folder to keep the features in; what is there is not done again.")
+@click.option("--work", type=_folder(), help="Folder to keep finished work in; what is there is not done again.")
 @_features_options
 @with_threads
 @with_json
@@ -290,6 +296,7 @@ def evaluate(
     norms: list[str],
     seeds: list[int],
     levels: list[int],
+    nearest: int,
     subsets: list[int] | None,
     rerank: bool,
     sift: bool,
@@ -316,9 +323,9 @@ def evaluate(
     quiet = quiet or as_json
     if protocol == "ukbench" and skip:
         raise click.UsageError("--skip would break the groups of four of ukbench")
-    collection, _ = _collect(images, Extraction(detector, max_side), skip, threads, quiet, work)
-    plan = Plan(words, methods, norms, seeds, levels, subsets or (None,), rerank, not sift)
-    for row in compare(collection, plan, queries, n_jobs=threads, verbose=not quiet):
+    collection, key = _collect(images, Extraction(detector, max_side), skip, threads, quiet, work)
+    plan = Plan(words, methods, norms, seeds, levels, nearest, subsets or (None,), rerank, not sift)
+    for row in compare(collection, plan, queries, folder=work, key=key, n_jobs=threads, verbose=not quiet):
         click.echo(json.dumps(row._asdict()) if as_json else _line(row))
 
 
@@ -337,43 +344,37 @@ def _collect(
     """The features of a folder, or those of the last time; and a key that tells of what they were made."""
     library("cv2", "images", "retrieval")
     from closure_kmeans.features import list_images
-    from closure_kmeans.retrieval import collect, load_collection, save_collection
+    from closure_kmeans.retrieval import collect
+    from closure_kmeans.retrieval.stages import FEATURES, key_of, resume
 
-    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in list_images(photos)]
-    key = _key(str(photos.resolve()), files, extraction, skip)
-    kept = None if work is None else work / FEATURES_FILE
-    if kept is not None and kept.exists():
-        found = load_collection(kept, key)
-        if found is not None:
-            return found, key
-    collection = collect(photos, extraction, on_error="skip" if skip else "raise", n_jobs=threads, verbose=not quiet)
-    for reason in collection.skipped:
-        click.echo(f"Warning: left out: {reason}", err=True)
-    if kept is not None:
-        save_collection(kept, collection, key)
-    return collection, key
+    def extract() -> Collection:
+        on_error = "skip" if skip else "raise"
+        collection = collect(photos, extraction, on_error=on_error, n_jobs=threads, verbose=not quiet)
+        for reason in collection.skipped:
+            click.echo(f"Warning: left out: {reason}", err=True)
+        return collection
 
-
-def _key(*parts: Any) -> str:
-    """What tells one piece of work from another."""
-    text = json.dumps([closure_kmeans.__version__, *parts], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    paths = list_images(photos)
+    files = [(path.relative_to(photos).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    key = key_of(str(photos.resolve()), files, extraction, skip)
+    return resume(FEATURES, work, key, extract), key
 
 
-def _summarise(index: ImageIndex, collection: Collection, output: str, as_json: bool, quiet: bool) -> None:
-    if quiet and not as_json:
-        return
+def _added(collection: Collection) -> dict[str, Any]:
     counts = collection.offsets[1:] - collection.offsets[:-1]
-    facts = {
-        "images": len(index),
-        "words": index.vocabulary.n_words,
+    return {
         "added": len(collection.names),
         "left out": len(collection.skipped),
         "without features": int((counts == 0).sum()),
         "features of an image": float(counts.mean()) if len(counts) else 0.0,
-        "index": output,
-        "bytes": Path(output).stat().st_size,
     }
+
+
+def _summarise(index: ImageIndex, changes: dict[str, Any], output: str, as_json: bool, quiet: bool) -> None:
+    if quiet and not as_json:
+        return
+    facts = {"images": len(index), "words": index.vocabulary.n_words, **changes}
+    facts |= {"index": output, "bytes": Path(output).stat().st_size}
     report({name.replace(" ", "_"): value for name, value in facts.items()} if as_json else facts, as_json=as_json)
 
 
@@ -404,5 +405,6 @@ def _draw(
 
     if montage is not None:
         save_picture(montage, draw_results(index, image, results, box))
-    if matches is not None and results:
-        save_picture(matches, draw_matches(index, image, asked, results[0], verification))
+    others = [result for result in results if index.path_of(result.image) != image.resolve()]
+    if matches is not None and others:
+        save_picture(matches, draw_matches(index, image, asked, others[0], verification))

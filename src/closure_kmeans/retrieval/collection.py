@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from closure_kmeans._files import FileFormatError, reading
 from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
 
+# What a file of features is called in it.
+COLLECTION = "collection"
 # What names are joined by in a file: no name has it.
 SEPARATOR = "\0"
 
@@ -92,17 +94,15 @@ def save_collection(path: str | os.PathLike[str], collection: Collection, key: s
     arrays = {name: getattr(collection, name) for name in ("keypoints", "descriptors", "offsets")}
     facts: dict[str, Any] = {"folder": collection.folder, "skipped": collection.skipped, "key": key}
     facts |= {"extraction": collection.extraction._asdict()}
-    write_tensors(Path(path), "collection", arrays | {"names": pack_names(collection.names)}, facts)
+    write_tensors(Path(path), COLLECTION, arrays | {"names": pack_names(collection.names)}, facts)
 
 
-def load_collection(path: str | os.PathLike[str], key: str | None = None) -> Collection | None:
-    """Read a collection that was saved, memory-mapped; None if it was made of something else than ``key``."""
+def load_collection(path: str | os.PathLike[str]) -> Collection:
+    """Read a collection that was saved, memory-mapped."""
     path = Path(path)
     path.stat()
     with reading(path, "a collection of features"):
-        arrays, facts = read_tensors(path, "collection")
-        if key is not None and facts["key"] != key:
-            return None
+        arrays, facts = read_tensors(path, COLLECTION)
         names = unpack_names(path, arrays["names"])
         check_rows(path, arrays, ("keypoints", "descriptors"), len(names))
         return Collection(

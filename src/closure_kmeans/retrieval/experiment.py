@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
+from itertools import product
+from pathlib import Path, PurePosixPath
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm.auto import tqdm
 
+from closure_kmeans._files import reading, replacing
 from closure_kmeans.retrieval.collection import Collection, take
 from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
 from closure_kmeans.retrieval.index import ImageIndex, Query, inside_box
+from closure_kmeans.retrieval.stages import key_of
 from closure_kmeans.retrieval.verification import place
-from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, learn_vocabulary
+from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, learn_vocabulary, tree_shape
 
+# What the scores of finished codebooks are kept in.
+SCORES = "scores.json"
 # Images of a ranking that are verified.
 N_RERANK = 200
 
@@ -47,13 +53,13 @@ class Indexed(NamedTuple):
         own = np.arange(*self.collection.offsets[image : image + 2])
         if box is not None:
             own = own[inside_box(self.collection.keypoints[own], box)]
-        words = self.words.words[own]
-        return Query(Words(words, None), place(words[:, 0], self.collection.keypoints[own]))
+        words = self.words.of(own)
+        return Query(words, place(words.words[:, 0], self.collection.keypoints[own]))
 
 
 def index_words(collection: Collection, vocabulary: Vocabulary, words: Words) -> Indexed:
     """Index a collection whose words are known, be it of more images than it has."""
-    words = words._replace(words=words.words[: collection.offsets[-1]])
+    words = words.of(slice(collection.offsets[-1]))
     index = ImageIndex(vocabulary, collection.extraction)
     index.add(collection, words)
     return Indexed(collection, words, index)
@@ -93,6 +99,7 @@ class Plan(NamedTuple):
     norms: Sequence[str] = ("l1",)
     seeds: Sequence[int] = (0,)
     levels: Sequence[int] = (1,)  # of hierarchical codebooks
+    n_nearest: int = 1  # words of a region
     images: Sequence[int | None] = (None,)  # sizes of subsets; None for all
     rerank: bool = False
     root: bool = True
@@ -103,30 +110,69 @@ def compare(
     plan: Plan,
     queries: Sequence[OxfordQuery] | None = None,
     *,
+    folder: Path | None = None,
+    key: str = "",
     n_jobs: int | None = None,
     verbose: int = 0,
 ) -> Iterator[Row]:
     """Learn codebooks from all descriptors and score each; by UKBench unless queries of Oxford are given.
 
-    The codebook of a subset is that of the whole collection.
+    The codebook of a subset is that of the whole collection. The scores of finished codebooks are kept in ``folder``,
+    if there is one, and not made again; ``key`` tells of what the collection was made.
     """
-    _check_subsets(plan, len(collection.names), whole_groups=queries is None)
-    codebooks = [(n, method, seed) for seed in plan.seeds for n in plan.words for method in plan.methods]
-    for n_words, method, seed in tqdm(codebooks, unit="codebook", disable=not verbose):
-        began = perf_counter()
-        learned = learn_vocabulary(
-            collection.descriptors, n_words, method=method, root=plan.root, random_state=seed, n_jobs=n_jobs
-        )
-        seconds = perf_counter() - began
-        for levels in plan.levels if method == "hkm" else (1,):
-            vocabulary = Vocabulary(learned.model, root=plan.root, levels=levels)
-            words = vocabulary.assign(collection.descriptors)
-            for row in score_words(collection, vocabulary, words, plan, queries, n_jobs):
-                yield Row(method=method, words=n_words, seed=seed, seconds=seconds, **row)
+    _check_plan(plan, len(collection.names), whole_groups=queries is None)
+    done = _read_scores(folder)
+    asked = [[*query[:3], sorted(query.positives), sorted(query.junk)] for query in queries or ()]
+    codebooks = [
+        plan._replace(words=(n_words,), methods=(method,), seeds=(seed,))
+        for seed, n_words, method in product(plan.seeds, plan.words, plan.methods)
+    ]
+    for codebook in tqdm(codebooks, unit="codebook", disable=not verbose):
+        name = key_of(key, codebook, asked)
+        if name not in done:
+            done[name] = list(score_codebook(collection, codebook, queries, n_jobs))
+            _write_scores(folder, done)
+        yield from done[name]
 
 
-def _check_subsets(plan: Plan, n_images: int, *, whole_groups: bool) -> None:
+def score_codebook(
+    collection: Collection, plan: Plan, queries: Sequence[OxfordQuery] | None, n_jobs: int | None
+) -> Iterator[Row]:
+    """Learn the one codebook of a plan, and score it in every way."""
+    (n_words,), (method,), (seed,) = plan.words, plan.methods, plan.seeds
+    began = perf_counter()
+    learned = learn_vocabulary(
+        collection.descriptors, n_words, method=method, root=plan.root, random_state=seed, n_jobs=n_jobs
+    )
+    seconds = perf_counter() - began
+    for levels in plan.levels if method == "hkm" else (1,):
+        vocabulary = Vocabulary(learned.model, root=plan.root, levels=levels, n_nearest=plan.n_nearest)
+        words = vocabulary.assign(collection.descriptors)
+        for row in score_words(collection, vocabulary, words, plan, queries, n_jobs):
+            yield Row(method=method, words=n_words, seed=seed, seconds=seconds, **row)
+
+
+def _read_scores(folder: Path | None) -> dict[str, list[Row]]:
+    if folder is None or not (folder / SCORES).exists():
+        return {}
+    with reading(folder / SCORES, "scores"):
+        kept = json.loads((folder / SCORES).read_text())
+        return {name: [Row(**row) for row in rows] for name, rows in kept.items()}
+
+
+def _write_scores(folder: Path | None, scores: dict[str, list[Row]]) -> None:
+    if folder is not None:
+        text = json.dumps({name: [row._asdict() for row in rows] for name, rows in scores.items()}, indent=1)
+        with replacing(folder / SCORES) as beside:
+            beside.write_text(text)
+
+
+def _check_plan(plan: Plan, n_images: int, *, whole_groups: bool) -> None:
     """Before hours of work."""
+    for n_words in plan.words if "hkm" in plan.methods else ():
+        depth = tree_shape(n_words)[1]
+        if max(plan.levels) > depth:
+            raise ValueError(f"levels must be at most {depth} for {n_words} words, got {max(plan.levels)}")
     for size in plan.images:
         n = n_images if size is None else size
         if not 0 < n <= n_images:

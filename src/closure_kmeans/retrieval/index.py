@@ -112,7 +112,7 @@ class ImageIndex:
         self._check_names(collection.names)
         words = words or self.vocabulary.assign(collection.descriptors)
         placed = place(words.words[:, 0], collection.keypoints, collection.offsets)
-        file = inverted.append(self._inverted, words.words, collection.offsets)  # of levels, all words count
+        file = inverted.append(self._inverted, words.words, collection.offsets, weights=words.weights)
         # Only now that all went well.
         self._inverted = file
         self._places = placed if self._places is None else join_places(self._places, placed)
@@ -156,11 +156,11 @@ class ImageIndex:
     # -- queries -------------------------------------------------------------------------------------------------------
 
     def read_query(
-        self, image: str | os.PathLike[str] | NDArray[Any], *, box: Box | None = None, n_nearest: int = 1
+        self, image: str | os.PathLike[str] | NDArray[Any], *, box: Box | None = None, n_nearest: int | None = None
     ) -> Query:
         """Take the features of an image, those inside a box (x1, y1, x2, y2) if one is given.
 
-        ``n_nearest`` words of each region count, weighted by their distances, if it is more than 1.
+        ``n_nearest`` words of each region count, by default as many as in the index.
         """
         from closure_kmeans.features import local_features
 
@@ -168,7 +168,7 @@ class ImageIndex:
         return self.make_query(features.keypoints, features.descriptors, box=box, n_nearest=n_nearest)
 
     def make_query(
-        self, keypoints: ArrayLike, descriptors: ArrayLike, *, box: Box | None = None, n_nearest: int = 1
+        self, keypoints: ArrayLike, descriptors: ArrayLike, *, box: Box | None = None, n_nearest: int | None = None
     ) -> Query:
         """A query of features that are there already."""
         points, rows = np.asarray(keypoints, np.float32), np.asarray(descriptors)
@@ -177,12 +177,11 @@ class ImageIndex:
             points, rows = points[inside], rows[inside]
         if len(rows) == 0:
             raise ValueError(f"the query must have features, but has none{'' if box is None else ' inside the box'}")
-        soft = n_nearest > 1
-        words = self.vocabulary.assign_softly(rows, n_nearest) if soft else self.vocabulary.assign(rows)
+        words = self.vocabulary.assign(rows, n_nearest)
         return Query(words, place(words.words[:, 0], points))
 
     def query_of(self, image: int, *, box: Box | None = None) -> Query:
-        """An image of the index as a query; of a hierarchical vocabulary only the last level counts."""
+        """An image of the index as a query; each of its regions counts with its nearest word."""
         if self._places is None:
             raise ValueError("the index must hold images, but is empty")
         own = self._places.of(image)
@@ -190,7 +189,7 @@ class ImageIndex:
         placed = place(own.words[inside], own.keypoints[inside])
         if len(placed.words) == 0:
             raise ValueError(f"the query must have features, but '{self.names[image]}' has none in the place asked for")
-        return Query(Words(placed.words[:, np.newaxis], None), placed)
+        return Query(Words(self.vocabulary.with_levels(placed.words[:, np.newaxis]), None), placed)
 
     def search(
         self,
@@ -226,7 +225,7 @@ class ImageIndex:
         ranking = inverted.rank(self._inverted, words, weights=weights, norm=norm, n_results=most)
         if n_rerank == 0:
             return self._results(ranking, [None] * len(ranking.images))
-        settings = verification or Verification(dof=4 if self._places.keypoints.shape[1] == CIRCLES else 5)
+        settings = verification or Verification()
         n_verified = min(n_rerank, len(ranking.images))
         found = count_inliers(query.places, self._places, ranking.images[:n_verified], settings, n_jobs)
         ranking, inliers = rerank(ranking, found)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SIDE, GAP, TEXT = 200, 8, 18
 # Pixels of the longer side of the two pictures between which lines are drawn.
 LARGE_SIDE = 600
+# Lines between two pictures, of however many inliers: more hide what they join.
+MOST_LINES = 60
 GREEN, RED, GREY, BLACK, WHITE = (0, 150, 0), (200, 0, 0), (150, 150, 150), (0, 0, 0), (255, 255, 255)
 
 
@@ -59,17 +61,19 @@ def draw_matches(
     result: Result,
     verification: Verification | None = None,
 ) -> Image:
-    """The query and a result beside each other, and a line for each region that is in the right place in both."""
+    """The query and a result beside each other, and lines between the regions that are in the right place in both.
+
+    Of many regions only some are drawn, spread over all.
+    """
     from PIL import ImageDraw
 
-    settings = verification or Verification()
     other = index.places_of(result.image)
-    alignment = align(query.places, other, settings)
+    alignment = align(query.places, other, verification or Verification())
     left, right = (_picture(path, LARGE_SIDE) for path in (Path(query_path), index.path_of(result.image)))
     sheet = join([left[0], right[0]])
     pen = ImageDraw.Draw(sheet)
     rng = np.random.default_rng(0)
-    for here, there in alignment.pairs:
+    for here, there in alignment.pairs[:: max(1, -(-len(alignment.pairs) // MOST_LINES))]:
         color = tuple(int(part) for part in rng.integers(60, 256, 3))
         begin = query.places.keypoints[here, :2] * left[1]
         end = other.keypoints[there, :2] * right[1] + (left[0].width + GAP, 0)

@@ -48,7 +48,7 @@ class Alignment(NamedTuple):
 class Verification(NamedTuple):
     """The settings of a verification."""
 
-    dof: int = 4  # degrees of freedom of a hypothesis
+    dof: int | None = None  # degrees of freedom of a hypothesis; None for 4 with circles and 5 with ellipses
     tolerance: float = 0.04  # distance allowed, as a share of the longer side of the area that has regions
     verifier: str = "matches"
 
@@ -89,8 +89,8 @@ def select_places(places: Places, images: NDArray[np.int64]) -> Places:
     return Places(places.words[rows], places.keypoints[rows], offsets)
 
 
-def check_verification(settings: Verification, query: Places, others: Places) -> None:
-    """Settings that suit the keypoints, which are of one kind."""
+def check_verification(settings: Verification, query: Places, others: Places) -> int:
+    """The degrees of freedom, of settings that suit the keypoints, which are of one kind."""
     n_columns = query.keypoints.shape[1]
     if others.keypoints.shape[1] != n_columns:
         raise ValueError(
@@ -99,16 +99,20 @@ def check_verification(settings: Verification, query: Places, others: Places) ->
         )
     check.choice("verifier", settings.verifier, VERIFIERS)
     check.number("tolerance", settings.tolerance, 0)
-    allowed = (3, 4) if n_columns == CIRCLES else (5,)
+    allowed = (4, 3) if n_columns == CIRCLES else (5,)
+    if settings.dof is None:
+        return allowed[0]
     if settings.dof not in allowed:
         raise ValueError(
-            f"dof must be {' or '.join(map(str, allowed))} for keypoints of {n_columns} columns, got {settings.dof}"
+            f"dof must be {' or '.join(map(str, sorted(allowed)))} for keypoints of {n_columns} columns, "
+            f"got {settings.dof}"
         )
+    return settings.dof
 
 
 def align(query: Places, other: Places, settings: Verification = Verification()) -> Alignment:  # noqa: B008
     """Find how one picture becomes another, each the places of a single image."""
-    check_verification(settings, query, other)
+    dof = check_verification(settings, query, other)
     pairs = _kernels.match_words(query.words, other.words)
     transform = np.full((2, 3), np.nan)
     if len(pairs) == 0:
@@ -117,7 +121,7 @@ def align(query: Places, other: Places, settings: Verification = Verification())
     tolerances = own, others
     if settings.verifier == "opencv":
         return _align_by_opencv(query.keypoints, other.keypoints, pairs, tolerances)
-    pairs = _kernels.verify_pairs(query.keypoints, other.keypoints, pairs, settings.dof, tolerances, transform)
+    pairs = _kernels.verify_pairs(query.keypoints, other.keypoints, pairs, dof, tolerances, transform)
     return Alignment(transform, pairs)
 
 
@@ -144,7 +148,7 @@ def count_inliers(
     n_jobs: int | None = None,
 ) -> NDArray[np.int64]:
     """How many regions of a query find their place in each of some images."""
-    check_verification(settings, query, places)
+    dof = check_verification(settings, query, places)
     n_inliers = np.zeros(len(images), np.int64)
     if settings.verifier == "opencv":
         n_inliers[:] = [len(align(query, places.of(image), settings).pairs) for image in images]
@@ -152,7 +156,7 @@ def count_inliers(
     verify = partial(
         _kernels.verify_images,
         *(query.words, query.keypoints, places.offsets, places.words, places.keypoints),
-        *(np.ascontiguousarray(images, np.int64), settings.dof, float(settings.tolerance), n_inliers),
+        *(np.ascontiguousarray(images, np.int64), dof, float(settings.tolerance), n_inliers),
     )
     with Threads(count_threads(n_jobs)) as threads:
         threads.for_each_block(verify, len(images))

@@ -15,11 +15,14 @@ from closure_kmeans import ClosureKMeans
 from closure_kmeans import _validation as check
 from closure_kmeans._files import FileFormatError, reading
 from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
-from closure_kmeans.base import BaseKMeans
+from closure_kmeans.base import BaseKMeans, centered
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
+from closure_kmeans.points import precision
 from closure_kmeans.quantizer import MANY_CENTERS, Quantizer, make_cells
 from closure_kmeans.storage import pack_model, unpack_model
 
+# What a file of words is called in it, and what it says of them beside the model.
+VOCABULARY, SETTINGS = "vocabulary", ("root", "levels", "n_nearest")
 # Before the names of the model's arrays in a file.
 MODEL = "model."
 # The same for the cells by which words are found, and what is stored of them.
@@ -67,6 +70,10 @@ class Words(NamedTuple):
     words: NDArray[np.int32]  # (m, r) the nearest word first
     weights: NDArray[np.float32] | None  # (m, r) how much each counts; None for 1
 
+    def of(self, regions: slice | NDArray[Any]) -> Words:
+        """Those of some of the regions."""
+        return Words(self.words[regions], None if self.weights is None else self.weights[regions])
+
 
 class Vocabulary:
     """Visual words, and how descriptors become words.
@@ -79,6 +86,8 @@ class Vocabulary:
         Whether descriptors are made RootSIFT before they are compared, as they were for the model.
     levels : int, default=1
         Of a hierarchical model, how many of its last levels give words: a region then has a word in each.
+    n_nearest : int, default=1
+        How many words a region has. More than one are weighted by their distances: soft assignment.
 
     Examples
     --------
@@ -88,15 +97,17 @@ class Vocabulary:
     (3, 1)
     """
 
-    def __init__(self, model: BaseKMeans, *, root: bool = True, levels: int = 1) -> None:
+    def __init__(self, model: BaseKMeans, *, root: bool = True, levels: int = 1, n_nearest: int = 1) -> None:
         check.boolean("root", root)
         check.integer("levels", levels, 1)
+        check.integer("n_nearest", n_nearest, 1)
         n_levels = len(model.levels_) if isinstance(model, HierarchicalKMeans) else 1
         if levels > n_levels:
             raise ValueError(f"levels must be at most {n_levels}, which the model has, got {levels}")
         self.model = model
         self.root = root
         self.levels = levels
+        self.n_nearest = n_nearest
 
     @property
     def n_words(self) -> int:
@@ -105,42 +116,33 @@ class Vocabulary:
             return len(self.model.cluster_centers_)
         return sum(len(level.centers) for level in self.model.levels_[-self.levels :])
 
-    def assign(self, descriptors: ArrayLike) -> Words:
-        """The word of each descriptor."""
+    def assign(self, descriptors: ArrayLike, n_nearest: int | None = None) -> Words:
+        """The words of each descriptor; ``n_nearest`` of them, if it is given.
+
+        Several are weighted by ``exp(-d² / 2 s²)`` (Philbin et al. 2008), with s² the mean squared distance of the
+        descriptors that the words were learned from to their own.
+        """
+        n_nearest = self.n_nearest if n_nearest is None else n_nearest
+        check.integer("n_nearest", n_nearest, 1)
         rows = self._prepare(descriptors)
         if len(rows) == 0:
             return Words(np.empty((0, self.levels), np.int32), None)
-        if self.levels == 1:
-            return Words(self.model.predict(rows)[:, np.newaxis], None)
-        sizes = [len(level.centers) for level in self.model.levels_[-self.levels :]]
-        behind = np.cumsum([0, *sizes[:0:-1]])[::-1]  # the leaves are numbered first, as with one level
-        return Words((self.model.paths(rows)[:, -self.levels :] + behind)[:, ::-1].astype(np.int32), None)
+        if n_nearest == 1:
+            return Words(self.with_levels(self.model.predict(rows)[:, np.newaxis]), None)
+        words, squares = self.model.several_nearest(rows, n_nearest)
+        spread = max(self.model.inertia_ / self.model.cluster_sizes_.sum(), np.finfo(np.float64).tiny)
+        weights = np.exp((squares[:, :1] - squares) / (2 * spread))
+        weights /= weights.sum(axis=1, keepdims=True)
+        return Words(self.with_levels(words), np.tile(weights.astype(np.float32), self.levels))
 
-    def assign_softly(self, descriptors: ArrayLike, n_nearest: int = 3, sigma: float | None = None) -> Words:
-        """The nearest words of each descriptor, weighted by ``exp(−d² / 2 s²)`` (Philbin et al. 2008).
-
-        All words are compared, so this is for queries rather than for collections. By default s is the root of the mean
-        squared distance to the nearest word.
-        """
-        check.integer("n_nearest", n_nearest, 1)
-        rows = self._prepare(descriptors)
-        centers = self.model.cluster_centers_
-        n_nearest = min(n_nearest, len(centers))
-        words = np.empty((len(rows), n_nearest), np.int32)
-        squares = np.empty((len(rows), n_nearest))
-        norms = np.einsum("ij,ij->i", centers, centers)
-        for first in range(0, len(rows), 256):
-            block = slice(first, first + 256)
-            wide = rows[block].astype(centers.dtype)
-            distances = norms - 2 * wide @ centers.T + np.einsum("ij,ij->i", wide, wide)[:, np.newaxis]
-            nearest = np.argpartition(distances, n_nearest - 1, axis=1)[:, :n_nearest]
-            apart = np.take_along_axis(distances, nearest, axis=1)
-            order = np.lexsort((nearest, apart))
-            words[block] = np.take_along_axis(nearest, order, axis=1)
-            squares[block] = np.maximum(np.take_along_axis(apart, order, axis=1), 0)
-        spread = squares[:, 0].mean() if sigma is None else sigma**2
-        weights = np.exp(-(squares - squares[:, :1]) / max(2 * spread, np.finfo(np.float64).tiny))
-        return Words(words, (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32))
+    def with_levels(self, words: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Words of the last level, and behind them those of the nodes above, as many levels as count."""
+        columns, n_below = [words], 0
+        for level in self.model.levels_[: -self.levels : -1] if self.levels > 1 else ():
+            nodes = np.searchsorted(level.starts, columns[-1] - n_below, side="right") - 1
+            n_below += len(level.centers)
+            columns.append((nodes + n_below).astype(np.int32))  # the leaves are numbered first, as with one level
+        return np.hstack(columns)
 
     def _prepare(self, descriptors: ArrayLike) -> NDArray[Any]:
         return root_bytes(descriptors) if self.root else np.asarray(descriptors)
@@ -211,34 +213,28 @@ def root_bytes(descriptors: ArrayLike) -> NDArray[np.uint8]:
 
 
 def save_vocabulary(path: str | os.PathLike[str], vocabulary: Vocabulary, key: str = "") -> None:
-    """Write a vocabulary of a flat model into one ``.safetensors`` file; ``key`` tells what it was learned from."""
+    """Write a vocabulary into one ``.safetensors`` file; ``key`` tells what it was learned from."""
     arrays, facts = pack_vocabulary(vocabulary)
-    write_tensors(Path(path), "vocabulary", arrays, facts | {"key": key})
+    write_tensors(Path(path), VOCABULARY, arrays, facts | {"key": key})
 
 
-def load_vocabulary(path: str | os.PathLike[str], key: str | None = None) -> Vocabulary | None:
-    """Read a vocabulary that was saved; None if it was learned from something else than ``key``."""
+def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
+    """Read a vocabulary that was saved."""
     path = Path(path)
     path.stat()
     with reading(path, "a vocabulary"):
-        arrays, facts = read_tensors(path, "vocabulary")
-        if key is not None and facts["key"] != key:
-            return None
-        return unpack_vocabulary(path, arrays, facts)
+        return unpack_vocabulary(path, *read_tensors(path, VOCABULARY))
 
 
 def pack_vocabulary(vocabulary: Vocabulary) -> tuple[Arrays, dict[str, Any]]:
     """The arrays and the facts that a vocabulary is made of."""
     model = vocabulary.model
-    if isinstance(model, HierarchicalKMeans):
-        raise TypeError("words can be saved if they are the clusters of a flat model, got those of a hierarchical one")
-    model.predict(model.cluster_centers_[:1])  # how many cells it looks into is known from then on, and stored
+    quantizer = model._own_quantizer()  # how many cells it looks into is known from then on, and stored
     arrays, facts = pack_model(model)
     arrays = {MODEL + name: array for name, array in arrays.items()}
-    quantizer = model._quantizers.get(np.float32)
     if quantizer is not None:
         arrays |= {CELLS + name: getattr(quantizer.cells, name) for name in CELL_ARRAYS}
-    return arrays, {"model": facts, "root": vocabulary.root}
+    return arrays, {"model": facts} | {name: getattr(vocabulary, name) for name in SETTINGS}
 
 
 def unpack_vocabulary(path: Path, arrays: Arrays, facts: dict[str, Any]) -> Vocabulary:
@@ -246,19 +242,19 @@ def unpack_vocabulary(path: Path, arrays: Arrays, facts: dict[str, Any]) -> Voca
     own = {name.removeprefix(MODEL): array for name, array in arrays.items() if name.startswith(MODEL)}
     model = unpack_model(path, own, facts["model"])
     if len(model.cluster_centers_) > MANY_CENTERS:
-        model._quantizers[np.float32] = _unpack_cells(path, model, *(arrays[CELLS + name] for name in CELL_ARRAYS))
-    return Vocabulary(model, root=facts["root"])
+        quantizer = _unpack_cells(path, model, *(np.array(arrays[CELLS + name]) for name in CELL_ARRAYS))
+        model._quantizers[precision(model.cluster_centers_.dtype)] = quantizer
+    return Vocabulary(model, **{name: facts[name] for name in SETTINGS})
 
 
 def _unpack_cells(
     path: Path, model: BaseKMeans, ids: NDArray[Any], starts: NDArray[Any], middles: NDArray[Any]
 ) -> Quantizer:
     """The cells by which ``predict`` finds a word: to build them takes longer than most queries."""
-    centers = model.cluster_centers_.astype(np.float32)
-    mean = centers.mean(axis=0)
+    mean, centers = centered(model.cluster_centers_, model.cluster_centers_.dtype)
     n_cells = len(middles)
     fits = ids.shape == (len(centers),) and starts.shape == (n_cells + 1,) and middles.shape == (n_cells, len(mean))
-    fits = fits and [str(array.dtype) for array in (ids, starts, middles)] == ["int32", "int64", "float32"]
+    fits = fits and [str(array.dtype) for array in (ids, starts, middles)] == ["int32", "int64", str(mean.dtype)]
     if not (
         fits
         and np.array_equal(np.sort(ids), np.arange(len(centers)))
@@ -270,4 +266,4 @@ def _unpack_cells(
         and model._n_probes <= n_cells
     ):
         raise FileFormatError(f"'{path}' must group all {len(centers)} words into cells, but does not")
-    return Quantizer(make_cells(centers - mean, mean, ids, starts, middles), model._n_probes)
+    return Quantizer(make_cells(centers, mean, ids, starts, middles), model._n_probes)
