@@ -1,30 +1,147 @@
+import os
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+
+pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="the docs are not part of the source distribution")
+
+# Two have tests of their own, below.
+PAGES = [
+    page
+    for page in sorted(DOCS.rglob("*.md"))
+    if "```python\n" in page.read_text() and page.name not in ("files.md", "retrieval.md")
+]
 
 
-@pytest.mark.skipif(not DOCS.exists(), reason="the docs are not part of the source distribution")
-def test_the_examples_about_files_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def blocks(page):
+    """The examples of a page, as pairs of language and text."""
+    return re.findall(r"^```(python|console)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def commands(text):
+    return [line[2:] for line in text.splitlines() if line.startswith("$ ")]
+
+
+def run(command):
+    command = re.sub(r"\bclosure-kmeans ", f"'{sys.executable}' -m closure_kmeans ", command)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+def follow(page):
+    """Do what a page says, one example after the other; the names that its Python has in the end.
+
+    Commands of pages that speak of the reader's own files are tested in test_cli.py and test_retrieval.py.
+    """
     names = {}
-    for example in re.findall(r"```python\n(.*?)```", (DOCS / "files.md").read_text(), re.DOTALL):
-        exec(example, names)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
+    for language, text in blocks(page):
+        if language == "python":
+            exec(text, names)
+        elif page.parent.name == "start" or page.name == "README.md":
+            for command in commands(text):
+                if "closure-kmeans" in command:
+                    run(command)
+    return names
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """An empty folder to be in, whose Python finds the package."""
+    source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", source) if (ROOT / "src").exists() else None
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def save_photos(folder):
+    from PIL import Image
+    from sklearn.datasets import load_sample_images
+
+    folder.mkdir()
+    for scene, pixels in enumerate(load_sample_images().images):
+        for part, (left, top) in enumerate([(0, 0), (320, 0), (0, 210), (320, 210)]):
+            Image.fromarray(pixels).crop((left, top, left + 300, top + 210)).save(folder / f"{scene}-{part}.png")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).with_suffix("").as_posix())
+def test_the_examples_run(page, place):
+    if page.name == "features.md":
+        save_photos(place / "photos")
+    follow(page)
+
+
+def test_the_readme_runs(place):
+    names = follow(ROOT / "README.md")
+    assert len(set(names["labels"])) == 2000
+    assert {"words.safetensors", "labels.npy", "words.faiss", "ck"} <= {path.name for path in place.iterdir()}
+
+
+def test_every_command_of_the_readme_is_run_somewhere():
+    ci = (ROOT / ".ci" / "run").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    found = [command for language, text in blocks(ROOT / "README.md") if language == "console" for command in commands(text)]
+    assert len(found) >= 6
+    for command in found:
+        tool, *rest = command.split("#")[0].split()
+        if tool == "make":
+            assert re.search(rf"for step in .*\b{rest[0]}\b.*; do", ci), f"{command} is not part of .ci/run"
+        elif tool == "pip":  # as the Makefile does for .ci/run
+            extra = re.fullmatch(r"install '?\.(?:\[(\w+)\])?'?", " ".join(rest))
+            assert extra is not None, command
+            assert extra[1] is None or extra[1] in extras, command
+        else:
+            assert tool == "closure-kmeans", command
+
+
+def test_the_examples_about_files_leave_what_they_say(place):
+    follow(DOCS / "files.md")
+    assert sorted(path.name for path in place.iterdir()) == [
         *("fit.ck", "members.npz", "sift.parquet", "sift.u8bin", "words.faiss", "words.fbin", "words.safetensors")
     ]
 
 
-@pytest.mark.skipif(not DOCS.exists(), reason="the docs are not part of the source distribution")
-def test_the_examples_about_retrieval_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    for example in re.findall(r"```python\n(.*?)```", (DOCS / "retrieval.md").read_text(), re.DOTALL):
-        exec(example, names)
+def test_the_examples_about_retrieval_find_what_they_say(place, capsys):
+    names = follow(DOCS / "retrieval.md")
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:3]] == [
         *("temple3-1.jpg", "temple3-2.jpg", "temple3-0.jpg")
     ]
     assert all(result.verified for result in names["results"][:3])
-    assert (tmp_path / "matches.png").exists()
+    assert (place / "matches.png").exists()
+
+
+def test_guides_are_short():
+    scripts = sorted((ROOT / "examples").glob("*.py"))
+    assert len(scripts) >= 7
+    for script in scripts:
+        assert len(script.read_text().splitlines()) < 60, script.name
+
+
+def test_the_api_page_has_every_public_name():
+    import closure_kmeans
+    from closure_kmeans import baselines, export, features, metrics, retrieval, vectors
+
+    listed = re.findall(r"^   (\w+)$", (DOCS / "api.rst").read_text(), re.MULTILINE)
+    own = {
+        name
+        for module in (export, metrics)
+        for name, thing in vars(module).items()
+        if getattr(thing, "__module__", None) == module.__name__ and not name.startswith("_")
+    }
+    public = own.union(*(module.__all__ for module in (closure_kmeans, baselines, features, retrieval, vectors)))
+    assert public - set(listed) == {"METHODS", "Rows", "__version__"}
+
+
+@pytest.mark.slow
+def test_the_pictures_are_those_of_the_script(place):
+    subprocess.run([sys.executable, DOCS / "pictures.py", place / "drawn"], check=True)
+    names = {path.name for path in (place / "drawn").iterdir()}
+    assert names == {path.name for path in (DOCS / "images" / "method").iterdir()}
+    pages = "".join(page.read_text() for page in DOCS.rglob("*.md"))
+    assert all(f"images/method/{name}" in pages for name in names)
