@@ -90,7 +90,7 @@ def draw_active_points() -> Figure:
     ax.scatter(*centers.T, s=28, marker="+", color=INK)
     ax.set_xlim(*np.quantile(X[:, 0], (0.003, 0.997)))
     ax.set_ylim(*np.quantile(X[:, 1], (0.003, 0.997)))
-    entitle(ax, f"An exact iteration moves {active.sum()} of {len(X):,} points (red); lines are the borders of the cells")
+    entitle(ax, f"An exact iteration moves {active.sum()} of {len(X):,} points (red); lines are the borders of cells")
     return figure
 
 
@@ -183,7 +183,8 @@ def draw_leaf() -> Figure:
     nearest = distances.argmin(axis=1)
     for row, column in enumerate(nearest):
         moved = column != own[row]
-        right.text(column, row, "moves" if moved else "stays", ha="center", va="center", fontsize=8, color=RED if moved else INK)
+        text, color = ("moves", RED) if moved else ("stays", INK)
+        right.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
     right.set_xticks(range(len(candidates)), [f"cluster {number}" for number in candidates], fontsize=8)
     right.set_yticks(range(len(members)), [f"point {number}" for number in members], fontsize=8)
     for tick, color in zip(right.get_xticklabels(), colors, strict=True):
@@ -202,9 +203,11 @@ def draw_flow() -> Figure:
     ax.set_xlim(0, 10)
     ax.set_ylim(0, 5.4)
 
+    rounded = "round,pad=0.02,rounding_size=0.08"
+
     def box(x: float, y: float, name: str, text: str, color: str = BLUE, width: float = 2.15) -> None:
-        shape = {"boxstyle": "round,pad=0.02,rounding_size=0.08", "linewidth": 1.2}
-        ax.add_patch(FancyBboxPatch((x, y), width, 0.86, facecolor="white", edgecolor=color, **shape))
+        shape = FancyBboxPatch((x, y), width, 0.86, boxstyle=rounded, facecolor="white", edgecolor=color, linewidth=1.2)
+        ax.add_patch(shape)
         ax.text(x + width / 2, y + 0.6, name, ha="center", va="center", fontsize=10, color=color, family="monospace")
         ax.text(x + width / 2, y + 0.25, text, ha="center", va="center", fontsize=8.5, color=INK)
 
@@ -219,8 +222,9 @@ def draw_flow() -> Figure:
     for x in (2.22, 4.82, 7.4):
         arrow((x, 4.83), (x + 0.38, 4.83))
 
-    ax.add_patch(FancyBboxPatch((0.05, 2.05), 9.9, 1.85, boxstyle="round,pad=0.02,rounding_size=0.08", fc="#f3f6f8", ec=PALE))
-    ax.text(0.2, 3.68, "iteration.py: again and again, until the distortion falls no more", fontsize=9, color=INK, va="center")
+    ax.add_patch(FancyBboxPatch((0.05, 2.05), 9.9, 1.85, boxstyle=rounded, facecolor="#f3f6f8", edgecolor=PALE))
+    loop = "iteration.py: again and again, until the distortion falls no more"
+    ax.text(0.2, 3.68, loop, va="center", fontsize=9, color=INK)
     box(0.25, 2.6, "neighborhoods.py", "which leaves to look at", RED)
     box(2.7, 2.6, "closure.py", "assign inside the leaves", RED)
     box(5.15, 2.6, "clusters.py", "means; refill the empty", RED)
@@ -237,7 +241,7 @@ def draw_flow() -> Figure:
     for x in (2.22, 4.82, 7.4):
         arrow((x, 1.13), (x + 0.38, 1.13))
     arrow((1.12, 2.01), (1.12, 1.6))
-    note = "closure.py, partition.py, clusters.py and quantizer.py hand blocks of work to _parallel.py, which runs _kernels.py on threads"
+    note = "What computes goes in blocks to _parallel.py, which runs the functions of _kernels.py on threads"
     ax.text(5, 0.25, note, ha="center", va="center", fontsize=8.5, color=INK, style="italic")
     return figure
 
@@ -256,7 +260,7 @@ def main(folder: Path) -> None:
     """Draw them all."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in PICTURES.items():
-        draw().savefig(folder / f"{name}.png", dpi=160, metadata={"Software": None})
+        draw().savefig(folder / f"{name}.png", dpi=130, bbox_inches="tight", metadata={"Software": None})
 
 
 if __name__ == "__main__":

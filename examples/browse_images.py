@@ -2,9 +2,9 @@
 Browse a collection of images
 =============================
 
-A vector for every picture, clusters of pictures that are alike, and clusters of clusters to find one's way: what there
-is in a collection, on one page. The pictures here are scikit-learn's handwritten digits; with a folder of photos it is
-``hog("photos")`` or ``gist("photos")``, or the vectors of an encoder of your own.
+A vector for every picture, clusters of pictures that are alike, and clusters of clusters to find one's way: what
+there is in a collection, on one page. The pictures here are scikit-learn's handwritten digits; with a folder of
+photos it is ``hog("photos")`` or ``gist("photos")``, or the vectors of an encoder of your own.
 
 Needs ``pip install 'closure-kmeans[images,plot]'``.
 """
@@ -23,7 +23,8 @@ X = hog(pictures).vectors
 print(X.shape)
 
 # %%
-# A hundred groups of about eighteen pictures, and ten groups of groups. ``medoids`` are the pictures that stand for them.
+# A hundred groups of about eighteen pictures, and ten groups of groups. ``medoids`` are the pictures that stand for
+# them.
 
 model = ClosureKMeans(n_clusters=100, random_state=0).fit(X)
 (topics,) = model.hierarchy([10])
@@ -54,4 +55,5 @@ show(rows, "ten topics, and the clusters in them")
 
 distances = np.linalg.norm(X - model.cluster_centers_[model.labels_], axis=1)
 rows = [members.rows[members.starts[c] : members.starts[c + 1]] for c in by_size[:6]]
-show([r[np.argsort(distances[r])][np.linspace(0, len(r) - 1, 12).astype(int)] for r in rows], "six clusters, odd ones to the right")
+rows = [r[np.argsort(distances[r])][np.linspace(0, len(r) - 1, 12).astype(int)] for r in rows]
+show(rows, "six clusters, odd ones to the right")

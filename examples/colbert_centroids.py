@@ -2,12 +2,13 @@
 Centroids for late interaction, as ColBERT and PLAID have them
 ==============================================================
 
-A retriever of that kind has a vector for every token. PLAID stores each one as the number of its nearest centroid and a
-few bits for what is left, and reads only the documents that share a centroid with the query. The number of
+A retriever of that kind has a vector for every token. PLAID stores each one as the number of its nearest centroid and
+a few bits for what is left, and reads only the documents that share a centroid with the query. The number of
 centroids grows with the square root of the number of tokens: tens of thousands for a common collection, and trained
 on a sample, since exact k-means takes too long. Closures train on all of them.
 
-The vectors of tokens here are made up: random directions of topics, with noise. Put yours in their place: rows of length one.
+The vectors of tokens here are made up: random directions of topics, with noise. Put yours in their place: rows of
+length one.
 """
 
 import numpy as np
@@ -24,15 +25,16 @@ tokens = (tokens / np.linalg.norm(tokens, axis=1, keepdims=True)).astype(np.floa
 document = np.repeat(np.arange(n_documents), n_tokens)
 
 # %%
-# ColBERTv2 takes 16 times the square root of the number of tokens, rounded down to a power of two. ``metric="cosine"`` is
-# spherical k-means: centroids have length one, like the rows.
+# ColBERTv2 takes 16 times the square root of the number of tokens, rounded down to a power of two.
+# ``metric="cosine"`` is spherical k-means: centroids have length one, like the rows.
 
 n_centroids = 2 ** int(np.log2(16 * np.sqrt(len(tokens))))
 model = ClosureKMeans(n_centroids, metric="cosine", random_state=0).fit(tokens)
 print(f"{len(tokens):,} tokens, {n_centroids:,} centroids, mean cosine {1 - model.inertia_ / len(tokens) / 2:.3f}")
 
 # %%
-# The labels come with the fit: no second pass assigns the tokens. What is left of each is cut at its quantiles, two bits a value.
+# The labels come with the fit: no second pass assigns the tokens. What is left of each is cut at its quantiles, two
+# bits a value.
 
 residuals = tokens - model.cluster_centers_[model.labels_]
 cuts = np.quantile(residuals, (0.25, 0.5, 0.75))

@@ -2,12 +2,12 @@
 Deduplicate text by its meaning (SemDeDup)
 ==========================================
 
-Copies that differ in a few words are not found by comparing strings. SemDeDup (Abbas et al. 2023) embeds all texts, clusters
-the embeddings, and compares only within a cluster: of those that are nearer to each other than a threshold one is kept.
-With many small clusters the comparisons cost next to nothing.
+Copies that differ in a few words are not found by comparing strings. SemDeDup (Abbas et al. 2023) embeds all texts,
+clusters the embeddings, and compares only within a cluster: of those that are nearer to each other than a threshold
+one is kept. With many small clusters the comparisons cost next to nothing.
 
-The encoder is WordLlama, whose weights come with its package (``pip install 'closure-kmeans[plot]' wordllama``). The texts
-are those that every Python has: the docstrings of its standard library.
+The encoder is WordLlama, whose weights come with its package (``pip install 'closure-kmeans[plot]' wordllama``). The
+texts are those that every Python has: the docstrings of its standard library.
 """
 
 import ast
@@ -21,12 +21,11 @@ import wordllama
 from closure_kmeans import ClosureKMeans
 from closure_kmeans.export import list_members
 
-texts = []
-for file in sorted(Path(sysconfig.get_path("stdlib")).glob("[a-z]*.py")):
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and (text := ast.get_docstring(node)):
-            texts.append(" ".join(text.split("\n\n")[0].split()))
-texts = sorted(set(texts))  # copies to the letter are gone already
+library = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-z]*.py"))
+nodes = [node for file in library for node in ast.walk(ast.parse(file.read_bytes()))]
+docstrings = [ast.get_docstring(node) for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+firsts = [" ".join(text.split("\n\n")[0].split()) for text in docstrings if text]
+texts = sorted(set(firsts))  # copies to the letter are gone already
 
 # %%
 # The package's own folder holds both weights and tokenizer, so that nothing is downloaded.
@@ -38,14 +37,14 @@ has_words = np.linalg.norm(vectors, axis=1) > 0.5
 texts, vectors = np.array(texts)[has_words], vectors[has_words]
 
 # %%
-# About ten texts a cluster: near copies share one. Within each, the texts are gone through from the outside in, and one is
-# dropped if one before it is nearer than the threshold: of a group of copies the one farthest from the centre stays.
+# About ten texts a cluster: near copies share one. Within each, the texts are gone through from the outside in, and
+# one is dropped if one before it is nearer than the threshold: of a group of copies the one farthest from the centre
+# stays.
 
 model = ClosureKMeans(len(texts) // 10, metric="cosine", random_state=0).fit(vectors)
 members, threshold = list_members(model.labels_, model.n_clusters), 0.9
 nearest, copy_of = np.zeros(len(texts)), np.arange(len(texts))
-for cluster, center in enumerate(model.cluster_centers_):
-    rows = members.rows[members.starts[cluster] : members.starts[cluster + 1]]
+for rows, center in zip(np.split(members.rows, members.starts[1:-1]), model.cluster_centers_, strict=True):
     rows = rows[np.argsort(vectors[rows] @ center)]  # the least typical first
     cosines = np.triu(vectors[rows] @ vectors[rows].T, k=1)  # with those before it
     nearest[rows], copy_of[rows] = cosines.max(axis=0), rows[cosines.argmax(axis=0)]

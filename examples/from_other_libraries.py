@@ -2,8 +2,8 @@
 From scikit-learn or faiss to closures, line by line
 ====================================================
 
-The names are those of scikit-learn, so that most code changes in one line. Each block below is the code of another library,
-and then ours.
+The names are those of scikit-learn, so that most code changes in one line. Each block below is the code of another
+library, and then ours.
 """
 
 import faiss
@@ -20,16 +20,18 @@ k = 500
 # %%
 # scikit-learn
 # ------------
-# ``KMeans`` and ``ClosureKMeans`` have ``fit``, ``predict``, ``fit_predict``, ``transform`` and ``score``, ``sample_weight``,
-# and the fitted ``cluster_centers_``, ``labels_``, ``inertia_`` and ``n_iter_``. There is no ``n_init``: where there are many
-# clusters one start is as good as another. ``init="k-means++"`` has no counterpart, since it costs n k distances; the start is a tree.
+# ``KMeans`` and ``ClosureKMeans`` have ``fit``, ``predict``, ``fit_predict``, ``transform`` and ``score``,
+# ``sample_weight``, and the fitted ``cluster_centers_``, ``labels_``, ``inertia_`` and ``n_iter_``. There is no
+# ``n_init``: where there are many clusters one start is as good as another. ``init="k-means++"`` has no counterpart,
+# since it costs n k distances; the start is a tree.
 
 theirs = KMeans(k, n_init=1, init="random", random_state=0).fit(X)
 ours = ClosureKMeans(k, random_state=0).fit(X)
 print(f"KMeans {theirs.inertia_ / len(X):,.0f}, ClosureKMeans {ours.inertia_ / len(X):,.0f}")
 
 # %%
-# ``MiniBatchKMeans`` is for what does not fit in memory. Instead of batches, give ``fit`` the memory map, and ``memory_limit``.
+# ``MiniBatchKMeans`` is for what does not fit in memory. Instead of batches, give ``fit`` the memory map, and
+# ``memory_limit``.
 
 theirs = MiniBatchKMeans(k, n_init=1, batch_size=4096, random_state=0).fit(X)
 ours = ClosureKMeans(k, memory_limit="4MB", random_state=0).fit(X)
@@ -38,11 +40,11 @@ print(f"MiniBatchKMeans {theirs.inertia_ / len(X):,.0f}, ClosureKMeans {ours.ine
 # %%
 # faiss
 # -----
-# ``Kmeans(d, k, niter, seed, spherical)`` becomes ``ClosureKMeans(k, max_iter, random_state, metric="cosine")``. ``train``
-# is ``fit``, ``centroids`` is ``cluster_centers_``, ``obj`` is in ``history_``. faiss takes at most ``max_points_per_centroid=256`` rows
-# for each centre unless told otherwise; here all rows count.
+# ``Kmeans(d, k, niter, seed, spherical)`` becomes ``ClosureKMeans(k, max_iter, random_state, metric="cosine")``.
+# ``train`` is ``fit``, ``centroids`` is ``cluster_centers_``, ``obj`` is in ``history_``. faiss takes at most
+# ``max_points_per_centroid=256`` rows for each centre unless told otherwise; here all rows count.
 
-theirs = faiss.Kmeans(X.shape[1], k, niter=25, seed=0)
+theirs = faiss.Kmeans(X.shape[1], k, niter=25, seed=0, min_points_per_centroid=1)
 theirs.train(X)
 distances, labels = theirs.index.search(new, 1)
 ours = ClosureKMeans(k, max_iter=25, random_state=0).fit(X)

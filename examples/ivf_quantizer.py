@@ -2,9 +2,9 @@
 Train an IVF quantiser and plug it into FAISS
 =============================================
 
-An inverted file searches the lists of the few centres nearest to a query. More lists make each one shorter, but
-exact k-means makes them expensive to train. Here the centres come from ``ClosureKMeans``, all rows are used, and FAISS
-does the rest.
+An inverted file searches the lists of the few centres nearest to a query. More lists make each one shorter, but exact
+k-means makes them expensive to train. Here the centres come from ``ClosureKMeans``, all rows are used, and FAISS does
+the rest.
 
 Needs ``pip install 'closure-kmeans[faiss,plot]'``.
 """
@@ -21,16 +21,16 @@ X = load_sift().astype(np.float32)  # your rows, (n, d)
 base, queries = X[:19_000], X[19_000:]
 
 # %%
-# The usual rule of thumb is some multiple of the square root of n lists. ``to_faiss`` gives an ``IndexIVFFlat``
-# that is trained and empty; from 20,000 lists on it finds them by a graph.
+# The usual rule of thumb is some multiple of the square root of n lists. ``to_faiss`` gives an ``IndexIVFFlat`` that
+# is trained and empty; from 20,000 lists on it finds them by a graph.
 
 model = ClosureKMeans(n_clusters=1000, random_state=0).fit(base)
 index = to_faiss(model)
 index.add(base)
 
 # %%
-# For an index of another kind, give FAISS the centres as its coarse quantiser. It trains the rest, here the codes of a
-# product quantiser, and leaves the centres alone.
+# For an index of another kind, give FAISS the centres as its coarse quantiser. It trains the rest, here the codes of
+# a product quantiser, and leaves the centres alone.
 
 coarse = faiss.IndexFlatL2(X.shape[1])
 coarse.add(np.ascontiguousarray(model.cluster_centers_, np.float32))

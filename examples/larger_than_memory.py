@@ -2,9 +2,9 @@
 Clusters of a file larger than memory
 =====================================
 
-A memory map is taken as it is: no copy in float32, no array as a whole. With ``memory_limit`` the fit itself stays within
-the memory that you name: the rows are laid out in a temporary file and read in slabs, and the centres take part
-in each slab, so that points and clusters still meet.
+A memory map is taken as it is: no copy in float32, no array as a whole. With ``memory_limit`` the fit itself stays
+within the memory that you name: the rows are laid out in a temporary file and read in slabs, and the centres take
+part in each slab, so that points and clusters still meet.
 
 Needs ``pip install 'closure-kmeans[plot]'``, and as much disk as the file takes.
 """
@@ -20,8 +20,8 @@ from closure_kmeans.datasets import load_sift
 from closure_kmeans.vectors import open_vectors, save_vectors
 
 # %%
-# A file to try it on: mixtures of SIFT descriptors, written block by block into a folder of shards. Any file or folder
-# that ``open_vectors`` opens will do.
+# A file to try it on: mixtures of SIFT descriptors, written block by block into a folder of shards. Any file or
+# folder that ``open_vectors`` opens will do.
 
 folder = Path(mkdtemp())
 sift, rng = load_sift(), np.random.default_rng(0)

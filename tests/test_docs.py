@@ -16,13 +16,13 @@ pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="the docs are not part
 PAGES = [
     page
     for page in sorted(DOCS.rglob("*.md"))
-    if "```python\n" in page.read_text() and page.name not in ("files.md", "retrieval.md")
+    if "```python\n" in page.read_text("utf-8") and page.name not in ("files.md", "retrieval.md")
 ]
 
 
 def blocks(page):
     """The examples of a page, as pairs of language and text."""
-    return re.findall(r"^```(python|console)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```(python|console)\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def commands(text):
@@ -44,7 +44,7 @@ def follow(page):
     for language, text in blocks(page):
         if language == "python":
             exec(text, names)
-        elif page.parent.name == "start" or page.name == "README.md":
+        elif (page.parent.name == "start" or page.name == "README.md") and os.name == "posix":
             for command in commands(text):
                 if "closure-kmeans" in command:
                     run(command)
@@ -84,9 +84,11 @@ def test_the_readme_runs(place):
 
 
 def test_every_command_of_the_readme_is_run_somewhere():
-    ci = (ROOT / ".ci" / "run").read_text()
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    found = [command for language, text in blocks(ROOT / "README.md") if language == "console" for command in commands(text)]
+    ci = (ROOT / ".ci" / "run").read_text("utf-8")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    found = [
+        command for language, text in blocks(ROOT / "README.md") if language == "console" for command in commands(text)
+    ]
     assert len(found) >= 6
     for command in found:
         tool, *rest = command.split("#")[0].split()
@@ -120,14 +122,14 @@ def test_guides_are_short():
     scripts = sorted((ROOT / "examples").glob("*.py"))
     assert len(scripts) >= 7
     for script in scripts:
-        assert len(script.read_text().splitlines()) < 60, script.name
+        assert len(script.read_text("utf-8").splitlines()) < 60, script.name
 
 
 def test_the_api_page_has_every_public_name():
     import closure_kmeans
     from closure_kmeans import baselines, export, features, metrics, retrieval, vectors
 
-    listed = re.findall(r"^   (\w+)$", (DOCS / "api.rst").read_text(), re.MULTILINE)
+    listed = re.findall(r"^   (\w+)$", (DOCS / "api.rst").read_text("utf-8"), re.MULTILINE)
     own = {
         name
         for module in (export, metrics)
@@ -143,5 +145,5 @@ def test_the_pictures_are_those_of_the_script(place):
     subprocess.run([sys.executable, DOCS / "pictures.py", place / "drawn"], check=True)
     names = {path.name for path in (place / "drawn").iterdir()}
     assert names == {path.name for path in (DOCS / "images" / "method").iterdir()}
-    pages = "".join(page.read_text() for page in DOCS.rglob("*.md"))
+    pages = "".join(page.read_text("utf-8") for page in DOCS.rglob("*.md"))
     assert all(f"images/method/{name}" in pages for name in names)
