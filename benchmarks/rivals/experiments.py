@@ -148,16 +148,16 @@ def other_shape(name: str, data_name: str, n_rows: int, n_clusters: int) -> Expe
 
 
 SHAPES = (
-    other_shape("glove", "glove", 341_479, 3_000),
-    other_shape("gaussian", "gaussian", 300_000, 3_000),
-    other_shape("d2", "plane", 300_000, 3_000),
-    other_shape("d32", "synthetic-32", 300_000, 3_000),
-    other_shape("d384", "synthetic-384", 300_000, 3_000),
-    other_shape("d768", "synthetic-768", 200_000, 2_000),
-    other_shape("duplicates", "duplicates", 300_000, 3_000),
-    other_shape("far", "far", 300_000, 3_000),
-    other_shape("n-over-k-3", "sift", 100_000, 33_333),
-    other_shape("n-over-k-30", "sift", 300_000, 10_000),
+    other_shape("glove", "glove", 341_479, 1_000),
+    other_shape("gaussian", "gaussian", 100_000, 1_000),
+    other_shape("d2", "plane", 100_000, 1_000),
+    other_shape("d32", "synthetic-32", 100_000, 1_000),
+    other_shape("d384", "synthetic-384", 100_000, 1_000),
+    other_shape("d768", "synthetic-768", 50_000, 1_000),
+    other_shape("duplicates", "duplicates", 100_000, 1_000),
+    other_shape("far", "far", 100_000, 1_000),
+    other_shape("n-over-k-3", "sift", 30_000, 10_000),
+    other_shape("n-over-k-30", "sift", 90_000, 3_000),
     other_shape("n-over-k-1000", "sift", 1_000_000, 1_000),
     other_shape("n-over-k-10000", "sift", 1_000_000, 100),
 )
