@@ -41,7 +41,7 @@ html_theme_options = {
     "navbar_align": "left",
     "navbar_persistent": ["search-button-field"],
     "navigation_with_keys": False,
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"**": ["page-toc"], "benchmarks/**": []},  # wide tables
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
     "show_toc_level": 2,
@@ -53,6 +53,7 @@ myst_heading_anchors = 3
 
 autosummary_generate = True
 autodoc_member_order = "bysource"
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "DTypeLike", "Images", "ImageLike", "Source")}
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 100
 numpydoc_show_class_members = False
@@ -69,10 +70,22 @@ sphinx_gallery_conf = {
     "filename_pattern": r"\.py$",
     "ignore_pattern": "|".join(["__init__", *waiting]),
     "within_subsection_order": "FileNameSortKey",
+    "default_thumb_file": str(DOCS / "images" / "method" / "active-points.png"),
     "download_all_examples": False,
     "show_signature": False,
     "min_reported_time": 1e9,
     "show_memory": False,
+}
+
+
+# What pages link to outside of this folder, and the page that has it.
+OUTSIDE = {
+    "benchmarks/results/": "benchmarks/results/",
+    "benchmarks/README.md": "benchmarks/how.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "developers/index.md",
+    "README.md": "index.md",
+    "SECURITY.md": "security.md",
 }
 
 
@@ -84,8 +97,9 @@ def copy_results(app: Sphinx) -> None:
 
 
 def stay_inside(app: Sphinx, name: str, source: list[str]) -> None:
-    """Point links that lead out of this folder to what was copied into it."""
-    source[0] = source[0].replace("](../benchmarks/results/", "](benchmarks/results/")
+    """Point links that lead out of this folder to the pages that show the same."""
+    for place, page in OUTSIDE.items():
+        source[0] = source[0].replace(f"](../{place}", f"]({page}")
 
 
 def describe_fields(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
@@ -98,7 +112,7 @@ def describe_fields(app: Sphinx, what: str, name: str, thing: Any, options: Any,
     for field in thing._fields:
         kind, comment = comments[field]
         attributes += [f"{field} : {kind}", f"    {comment}"]
-    at = lines.index("Examples") if "Examples" in lines else len(lines)
+    at = next((i for i, line in enumerate(lines) if line == "Examples" or line.startswith(">>>")), len(lines))
     lines[at:at] = [*attributes, ""]
 
 
