@@ -41,7 +41,7 @@ html_theme_options = {
     "navbar_align": "left",
     "navbar_persistent": ["search-button-field"],
     "navigation_with_keys": False,
-    "secondary_sidebar_items": {"**": ["page-toc"], "benchmarks/**": []},  # wide tables
+    "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
     "show_toc_level": 2,
