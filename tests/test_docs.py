@@ -67,7 +67,9 @@ def save_photos(folder):
     folder.mkdir()
     for scene, pixels in enumerate(load_sample_images().images):
         for part, (left, top) in enumerate([(0, 0), (320, 0), (0, 210), (320, 210)]):
-            Image.fromarray(pixels).crop((left, top, left + 300, top + 210)).save(folder / f"{scene}-{part}.png")
+            piece = Image.fromarray(pixels).crop((left, top, left + 300, top + 210))
+            for turn in range(4):
+                piece.rotate(10 * turn, expand=True).save(folder / f"{scene}-{part}-{turn}.png")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).with_suffix("").as_posix())
