@@ -101,7 +101,15 @@ def test_every_command_of_the_readme_is_run_somewhere():
             assert extra is not None, command
             assert extra[1] is None or extra[1] in extras, command
         else:
-            assert tool == "closure-kmeans", command
+            assert tool == "closure-kmeans", command  # run by the test above
+
+
+def test_the_benchmarks_that_the_readme_names_answer():
+    named = set(re.findall(r"`python -m (benchmarks\.[\w.]+)", (ROOT / "README.md").read_text("utf-8")))
+    assert named >= {"benchmarks.rivals", "benchmarks.million"}
+    for module in sorted(named):  # each takes minutes: that they start must do
+        done = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def test_the_examples_about_files_leave_what_they_say(place):
