@@ -197,7 +197,7 @@ def draw_leaf() -> Figure:
 
 def draw_flow() -> Figure:
     """The data flow, as a sketch: each box is a file."""
-    figure = Figure((10, 5.4), layout="constrained")
+    figure = Figure((8.4, 4.7), layout="constrained")
     ax = figure.subplots()
     ax.set_axis_off()
     ax.set_xlim(0, 10)
@@ -208,8 +208,8 @@ def draw_flow() -> Figure:
     def box(x: float, y: float, name: str, text: str, color: str = BLUE, width: float = 2.15) -> None:
         shape = FancyBboxPatch((x, y), width, 0.86, boxstyle=rounded, facecolor="white", edgecolor=color, linewidth=1.2)
         ax.add_patch(shape)
-        ax.text(x + width / 2, y + 0.6, name, ha="center", va="center", fontsize=10, color=color, family="monospace")
-        ax.text(x + width / 2, y + 0.25, text, ha="center", va="center", fontsize=8.5, color=INK)
+        ax.text(x + width / 2, y + 0.6, name, ha="center", va="center", fontsize=9, color=color, family="monospace")
+        ax.text(x + width / 2, y + 0.25, text, ha="center", va="center", fontsize=8, color=INK)
 
     def arrow(begin: tuple[float, float], end: tuple[float, float], bend: float = 0) -> None:
         style = {"arrowstyle": "-|>", "mutation_scale": 12, "color": INK, "linewidth": 1.1}

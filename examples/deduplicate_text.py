@@ -52,7 +52,7 @@ dropped = np.flatnonzero(nearest >= threshold)
 print(f"{len(texts):,} texts in {model.n_clusters} clusters, {len(dropped)} dropped, for example:")
 for row in dropped[:: max(1, len(dropped) // 5)]:
     print(f"  {texts[row][:76]!r}\n    is like {texts[copy_of[row]][:70]!r}")
-plt.hist(nearest, bins=50)
+plt.hist(nearest[nearest > 0], bins=50)
 plt.axvline(threshold, color="black")
 plt.xlabel("cosine with the most similar text of the cluster")
 plt.ylabel("texts")
