@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format paper clean
+.PHONY: help demo test lint format docs paper clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,11 +29,16 @@ format: $(VENV)/dev.stamp  ## rewrite the code in our style
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+docs: $(VENV)/docs.stamp  ## run all guides and build the site: docs/_build/html/index.html
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 paper: $(VENV)/bench.stamp  ## repeat the figures and tables of the paper, at quick sizes
 	$(BIN)/python -m benchmarks.paper
 
 clean:  ## remove the environment and everything that was generated
 	rm -rf $(VENV) .cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist closure-kmeans-demo.png
+	rm -rf docs/_build docs/generated docs/guides docs/benchmarks/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The package, editable, with the extra that the stamp is named after. pip is that of $(PYTHON), so that

@@ -1,46 +1,136 @@
-"""The examples of the docs run, and show what they say."""
-
+import os
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 
 pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="the docs are not part of the source distribution")
 
+# Some have tests of their own, below.
+PAGES = [
+    page
+    for page in sorted(DOCS.rglob("*.md"))
+    if "```python\n" in page.read_text("utf-8") and page.name not in ("files.md", "retrieval.md", "baselines.md", "features.md")
+]
 
-def examples(name):
-    return re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
+
+def blocks(page):
+    """The examples of a page, as pairs of language and text."""
+    return re.findall(r"^```(python|console)\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def test_the_examples_about_files_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def commands(text):
+    return [line[2:] for line in text.splitlines() if line.startswith("$ ")]
+
+
+def run(command):
+    command = re.sub(r"\bclosure-kmeans ", f"'{sys.executable}' -m closure_kmeans ", command)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+def follow(page, smaller=None):
+    """Do what a page says, one example after the other; the names that its Python has in the end.
+
+    ``smaller`` are words of its Python to replace, so that it takes less time. Commands of pages that speak of the reader's own files are tested in test_cli.py and test_retrieval.py.
+    """
     names = {}
-    for example in examples("files.md"):
-        exec(example, names)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
+    for language, text in blocks(page):
+        if language == "python":
+            for word, other in (smaller or {}).items():
+                text = text.replace(word, other)
+            exec(text, names)
+        elif (page.parent.name == "start" or page.name == "README.md") and os.name == "posix":
+            for command in commands(text):
+                if "closure-kmeans" in command:
+                    run(command)
+    return names
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """An empty folder to be in, whose Python finds the package."""
+    source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", source) if (ROOT / "src").exists() else None
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def save_photos(folder):
+    from PIL import Image
+    from sklearn.datasets import load_sample_images
+
+    folder.mkdir(parents=True)
+    for scene, pixels in enumerate(load_sample_images().images):
+        for part, (left, top) in enumerate([(0, 0), (320, 0), (0, 210), (320, 210)]):
+            piece = Image.fromarray(pixels).crop((left, top, left + 300, top + 210))
+            for turn in range(4):
+                piece.rotate(10 * turn, expand=True).save(folder / f"{scene}-{part}-{turn}.png")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).with_suffix("").as_posix())
+def test_the_examples_run(page, place):
+    follow(page)
+
+
+def test_the_readme_runs(place):
+    names = follow(ROOT / "README.md")
+    assert len(set(names["labels"])) == 2000
+    assert {"words.safetensors", "labels.npy", "words.faiss", "ck"} <= {path.name for path in place.iterdir()}
+
+
+def test_every_command_of_the_readme_is_run_somewhere():
+    ci = (ROOT / ".ci" / "run").read_text("utf-8")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    found = [
+        command for language, text in blocks(ROOT / "README.md") if language == "console" for command in commands(text)
+    ]
+    assert len(found) >= 6
+    for command in found:
+        tool, *rest = command.split("#")[0].split()
+        if tool == "make":
+            assert re.search(rf"for step in .*\b{rest[0]}\b.*; do", ci), f"{command} is not part of .ci/run"
+        elif tool == "pip":  # as the Makefile does for .ci/run
+            extra = re.fullmatch(r"install '?\.(?:\[(\w+)\])?'?", " ".join(rest))
+            assert extra is not None, command
+            assert extra[1] is None or extra[1] in extras, command
+        else:
+            assert tool == "closure-kmeans", command  # run by the test above
+
+
+def test_the_benchmarks_that_the_readme_names_answer():
+    named = set(re.findall(r"`python -m (benchmarks\.[\w.]+)", (ROOT / "README.md").read_text("utf-8")))
+    assert named >= {"benchmarks.rivals", "benchmarks.million"}
+    for module in sorted(named):  # each takes minutes: that they start must do
+        done = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_examples_about_files_leave_what_they_say(place):
+    follow(DOCS / "files.md")
+    assert sorted(path.name for path in place.iterdir()) == [
         *("fit.ck", "members.npz", "sift.parquet", "sift.u8bin", "words.faiss", "words.fbin", "words.safetensors")
     ]
 
 
-def test_the_examples_about_retrieval_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    for example in examples("retrieval.md"):
-        exec(example, names)
+def test_the_examples_about_retrieval_find_what_they_say(place, capsys):
+    names = follow(DOCS / "retrieval.md")
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:3]] == [
         *("temple3-1.jpg", "temple3-2.jpg", "temple3-0.jpg")
     ]
     assert all(result.verified for result in names["results"][:3])
-    assert (tmp_path / "matches.png").exists()
+    assert (place / "matches.png").exists()
 
 
 def test_the_examples_about_baselines_print_what_they_say(capsys):
     """To rounding: processors differ in the last bit, and so do the ways of the fits then."""
-    names = {}
-    for example in examples("baselines.md"):
-        exec(example, names)
+    names = follow(DOCS / "baselines.md")
     line = re.compile(r"^ *(\w+KMeans) +([\d,]+) after \d+ iterations, (\d+) candidates a point", re.MULTILINE)
     said, printed = (line.findall(text) for text in ((DOCS / "baselines.md").read_text(), capsys.readouterr().out))
     assert [method for method, *_ in printed] == [method for method, *_ in said]
@@ -54,19 +144,43 @@ def test_the_examples_about_baselines_print_what_they_say(capsys):
     assert [len(level.centers) for level in model.levels_] == [8, 64, 512]
 
 
-def test_the_example_about_features_runs(tmp_path, monkeypatch, capsys):
+def test_the_example_about_features_runs(place, capsys):
     """With fewer words than photos of one's own would have."""
-    from test_features import PICTURES, cv2
-
-    monkeypatch.chdir(tmp_path)
-    Path("photos/below").mkdir(parents=True)
-    for number in range(8):
-        cv2.imwrite(f"photos/below/{number}.png", PICTURES[number % len(PICTURES)])
-    Path("photos/broken.jpg").write_text("no image")  # the last one
-    names = {}
-    for example in examples("features.md"):
-        exec(example.replace("10_000", "100"), names)
+    save_photos(place / "photos" / "below")
+    (place / "photos" / "broken.jpg").write_text("no image")  # the last one
+    names = follow(DOCS / "features.md", {"10_000": "100"})
     first, last = names["features"].offsets[7:9]
     assert last > first
     assert len(names["words"]) == names["features"].offsets[-1]
     assert "broken.jpg' must be an image" in capsys.readouterr().out
+
+
+def test_guides_are_short():
+    scripts = sorted((ROOT / "examples").glob("*.py"))
+    assert len(scripts) >= 7
+    for script in scripts:
+        assert len(script.read_text("utf-8").splitlines()) < 60, script.name
+
+
+def test_the_api_page_has_every_public_name():
+    import closure_kmeans
+    from closure_kmeans import baselines, export, features, metrics, retrieval, vectors
+
+    listed = re.findall(r"^   (\w+)$", (DOCS / "api.rst").read_text("utf-8"), re.MULTILINE)
+    own = {
+        name
+        for module in (export, metrics)
+        for name, thing in vars(module).items()
+        if getattr(thing, "__module__", None) == module.__name__ and not name.startswith("_")
+    }
+    public = own.union(*(module.__all__ for module in (closure_kmeans, baselines, features, retrieval, vectors)))
+    assert public - set(listed) == {"METHODS", "Rows", "__version__"}
+
+
+@pytest.mark.slow
+def test_the_pictures_are_those_of_the_script(place):
+    subprocess.run([sys.executable, DOCS / "pictures.py", place / "drawn"], check=True)
+    names = {path.name for path in (place / "drawn").iterdir()}
+    assert names == {path.name for path in (DOCS / "images" / "method").iterdir()}
+    pages = "".join(page.read_text("utf-8") for page in DOCS.rglob("*.md"))
+    assert all(f"images/method/{name}" in pages for name in names)

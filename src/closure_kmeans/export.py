@@ -45,7 +45,15 @@ def list_members(labels: ArrayLike, n_clusters: int) -> Members:
 
 
 def save_members(path: str | os.PathLike[str], labels: ArrayLike, n_clusters: int) -> None:
-    """Write the rows of each cluster into an ``.npz`` file with the arrays ``rows`` and ``starts``."""
+    """Write the rows of each cluster into an ``.npz`` file with the arrays ``rows`` and ``starts``.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     save_members(f"{folder}/members.npz", [1, 0, 1], n_clusters=2)
+    ...     with np.load(f"{folder}/members.npz") as saved:
+    ...         saved["rows"].tolist(), saved["starts"].tolist()
+    ([1, 0, 2], [0, 1, 3])
+    """
     members = list_members(labels, n_clusters)
     with replacing(Path(path)) as beside, beside.open("wb") as file:
         np.savez(file, **members._asdict())
@@ -61,6 +69,16 @@ def to_faiss(model: BaseKMeans, *, graph: bool | None = None) -> Any:
     graph : bool, default=None
         Whether the nearest lists are found by a graph (``IndexHNSWFlat``) and not by comparing all; by default from
         20,000 centres on.
+
+    Examples
+    --------
+    >>> from closure_kmeans import ClosureKMeans
+    >>> from closure_kmeans.datasets import load_sift
+    >>> model = ClosureKMeans(n_clusters=100, random_state=0).fit(load_sift()[:2000])
+    >>> index = to_faiss(model)
+    >>> index.add(load_sift()[:2000].astype(np.float32))
+    >>> index.nlist, index.ntotal
+    (100, 2000)
     """
     faiss = library("faiss", "faiss", "an index of FAISS")
     centers = np.ascontiguousarray(model.cluster_centers_, np.float32)
@@ -77,7 +95,17 @@ def to_faiss(model: BaseKMeans, *, graph: bool | None = None) -> Any:
 
 
 def save_faiss(path: str | os.PathLike[str], model: BaseKMeans, *, graph: bool | None = None) -> None:
-    """Write the index of ``to_faiss`` into a file, for ``faiss.read_index``."""
+    """Write the index of ``to_faiss`` into a file, for ``faiss.read_index``.
+
+    >>> import faiss
+    >>> from tempfile import TemporaryDirectory
+    >>> from closure_kmeans import ClosureKMeans
+    >>> model = ClosureKMeans(2, random_state=0).fit([[0.0, 0.0], [1.0, 0.0], [9.0, 9.0]])
+    >>> with TemporaryDirectory() as folder:
+    ...     save_faiss(f"{folder}/words.faiss", model)
+    ...     faiss.read_index(f"{folder}/words.faiss").nlist
+    2
+    """
     index = to_faiss(model, graph=graph)
     with replacing(Path(path)) as beside:
         library("faiss", "faiss", "an index of FAISS").write_index(index, str(beside))
@@ -93,6 +121,14 @@ def save_table(
 
     A row for each vector: ``id``, ``cluster``, ``distance`` to its centre (not squared), ``x`` and ``y`` on a map of
     the first two principal components, and the ``vector`` itself, in the precision that it is computed in.
+
+    >>> import pyarrow.parquet
+    >>> from tempfile import TemporaryDirectory
+    >>> X, labels = np.eye(3, dtype=np.float32), np.array([0, 0, 1], np.int32)
+    >>> with TemporaryDirectory() as folder:
+    ...     save_table(f"{folder}/rows.parquet", X, labels, distances=np.zeros(3))
+    ...     pyarrow.parquet.read_table(f"{folder}/rows.parquet").column_names
+    ['id', 'cluster', 'distance', 'x', 'y', 'vector']
     """
     arrow = library("pyarrow", "io", "a Parquet file")
     parquet = library("pyarrow.parquet", "io", "a Parquet file")

@@ -19,7 +19,14 @@ ACCURACY_EVERY = 5
 
 
 class Iteration(NamedTuple):
-    """How things stood after an iteration."""
+    """How things stood after an iteration.
+
+    >>> from closure_kmeans import ClosureKMeans
+    >>> model = ClosureKMeans(2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+    >>> last = model.history_[-1]
+    >>> last.iteration == model.n_iter_, last.inertia == model.inertia_
+    (True, True)
+    """
 
     iteration: int  # from 1
     seconds: float  # since the fit began, set-up included

@@ -16,7 +16,12 @@ from closure_kmeans.quantizer import nearest_centers
 def exact_labels(
     X: ArrayLike, centers: ArrayLike, n_jobs: int | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """The nearest of all centres of each row, and the squared distance to it."""
+    """The nearest of all centres of each row, and the squared distance to it.
+
+    >>> labels, distances = exact_labels([[0.0], [1.0], [9.0]], centers=[[0.0], [10.0]])
+    >>> labels.tolist(), distances.tolist()
+    ([0, 0, 1], [0.0, 1.0, 1.0])
+    """
     rows, centers = check.rows_and_centers(X, centers)
     mean = centers.mean(axis=0)
     with Threads(count_threads(n_jobs)) as threads:
@@ -24,13 +29,21 @@ def exact_labels(
 
 
 def distortion(X: ArrayLike, centers: ArrayLike, n_jobs: int | None = None) -> float:
-    """The objective (equation 1) of some centres, with every row assigned to the nearest, per row."""
+    """The objective (equation 1) of some centres, with every row assigned to the nearest, per row.
+
+    >>> distortion([[0.0], [1.0], [9.0], [10.0]], centers=[[0.0], [10.0]])
+    0.5
+    """
     _, distances = exact_labels(X, centers, n_jobs)
     return float(distances.mean())
 
 
 def squared_distances(X: ArrayLike, centers: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
-    """The squared distance of each row to the centre that its label names."""
+    """The squared distance of each row to the centre that its label names.
+
+    >>> squared_distances([[0.0], [1.0]], centers=[[0.0], [10.0]], labels=[0, 1]).tolist()
+    [0.0, 81.0]
+    """
     rows, middles = check.rows_and_centers(X, centers)
     mean = middles.mean(axis=0)
     return quantizer.squared_distances(
@@ -39,7 +52,11 @@ def squared_distances(X: ArrayLike, centers: ArrayLike, labels: ArrayLike) -> ND
 
 
 def assignment_accuracy(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, n_jobs: int | None = None) -> float:
-    """The share of rows whose label names their true nearest centre (section 4.4); any of several will do."""
+    """The share of rows whose label names their true nearest centre (section 4.4); any of several will do.
+
+    >>> assignment_accuracy([[0.0], [1.0]], centers=[[0.0], [10.0]], labels=[0, 1])
+    0.5
+    """
     _, smallest = exact_labels(X, centers, n_jobs)
     own = squared_distances(X, centers, labels)
     return float(np.mean(own <= smallest * quantizer.EQUALLY_NEAR))
@@ -49,6 +66,10 @@ def distance_ratio(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, new_labe
     """How near each active point was to the border that it crossed (section 3.1).
 
     For each row whose cluster changed: 1 - d(x, new centre) / d(x, old centre), which is small near the border.
+
+    >>> ratio = distance_ratio([[0.0], [6.0]], centers=[[0.0], [10.0]], labels=[0, 0], new_labels=[0, 1])
+    >>> ratio.round(3).tolist()  # one active point, 4 from its new centre and 6 from its old one
+    [0.333]
     """
     before = squared_distances(X, centers, labels)
     new = check.labels("new_labels", new_labels, len(before), len(np.asarray(centers)))
@@ -63,6 +84,10 @@ def coverage(labels: ArrayLike, new_labels: ArrayLike, partitions: list[RandomPa
     """The share of active points that lie in the closure of the cluster they move to (section 3.1).
 
     The closures are those of the old labels, over the leaves of the partitions united. 1 if no point is active.
+
+    >>> halves = RandomPartition(np.arange(4, dtype=np.int32), np.array([0, 2, 4]))
+    >>> coverage([0, 1, 1, 2], [1, 1, 2, 0], [halves])  # of three active points the last misses its new cluster
+    0.6666666666666666
     """
     old = np.asarray(labels)
     n_clusters = 1 + max(np.max(old), np.max(new_labels))
@@ -80,5 +105,9 @@ def coverage(labels: ArrayLike, new_labels: ArrayLike, partitions: list[RandomPa
 
 
 def normalized_mutual_information(truth: ArrayLike, labels: ArrayLike) -> float:
-    """Mutual information of two labellings over the geometric mean of their entropies (section 4.2)."""
+    """Mutual information of two labellings over the geometric mean of their entropies (section 4.2).
+
+    >>> round(normalized_mutual_information([0, 0, 1, 1], [5, 5, 7, 7]), 6)
+    1.0
+    """
     return float(normalized_mutual_info_score(truth, labels, average_method="geometric"))

@@ -95,6 +95,15 @@ def list_images(folder: str | os.PathLike[str], *, extensions: Sequence[str] = E
     Returns
     -------
     paths : list of Path
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     for name in ("b.jpg", "a.png", "notes.txt"):
+    ...         Path(folder, name).touch()
+    ...     [path.name for path in list_images(folder)]
+    ['a.png', 'b.jpg']
     """
     folder = Path(folder)
     if not folder.is_dir():

@@ -59,6 +59,16 @@ def collect(
         Number of threads.
     verbose : int, default=0
         1 shows a progress bar.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from PIL import Image
+    >>> with TemporaryDirectory() as folder:
+    ...     Image.new("L", (64, 64)).save(f"{folder}/black.png")
+    ...     collection = collect(folder)
+    >>> collection.names, collection.offsets.tolist()  # nothing to see in it
+    (['black.png'], [0, 0])
     """
     from closure_kmeans.features import list_images, local_features
 
@@ -90,7 +100,16 @@ def take(collection: Collection, n_images: int) -> Collection:
 
 
 def save_collection(path: str | os.PathLike[str], collection: Collection, key: str = "") -> None:
-    """Write a collection into one ``.safetensors`` file; ``key`` tells what it was made of."""
+    """Write a collection into one ``.safetensors`` file; ``key`` tells what it was made of.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> rows = np.zeros((2, 4), np.float32), np.zeros((2, 128), np.uint8), np.array([0, 2])
+    >>> collection = Collection(["a.jpg"], None, *rows, [], Extraction())
+    >>> with TemporaryDirectory() as folder:
+    ...     save_collection(f"{folder}/features.safetensors", collection)
+    ...     load_collection(f"{folder}/features.safetensors").names
+    ['a.jpg']
+    """
     arrays = {name: getattr(collection, name) for name in ("keypoints", "descriptors", "offsets")}
     facts: dict[str, Any] = {"folder": collection.folder, "skipped": collection.skipped, "key": key}
     facts |= {"extraction": collection.extraction._asdict()}
@@ -98,7 +117,10 @@ def save_collection(path: str | os.PathLike[str], collection: Collection, key: s
 
 
 def load_collection(path: str | os.PathLike[str]) -> Collection:
-    """Read a collection that was saved, memory-mapped."""
+    """Read a collection that was saved, memory-mapped.
+
+    ``save_collection`` has an example.
+    """
     path = Path(path)
     path.stat()
     with reading(path, "a collection of features"):

@@ -69,12 +69,27 @@ def ukbench_score(rankings: Sequence[ArrayLike]) -> float:
 
 
 def oxford_score(queries: Sequence[OxfordQuery], rank: Callable[[OxfordQuery], Iterable[str]]) -> float:
-    """The mean average precision of queries; ``rank`` names the images that a query finds, without extension."""
+    """The mean average precision of queries; ``rank`` names the images that a query finds, without extension.
+
+    >>> query = OxfordQuery("tower_1", "tower", (0, 0, 9, 9), frozenset({"a", "b"}), frozenset())
+    >>> oxford_score([query], lambda query: ["a", "b", "x"])
+    1.0
+    """
     return float(np.mean([average_precision(rank(query), query.positives, query.junk) for query in queries]))
 
 
 def read_oxford(folder: str | os.PathLike[str]) -> list[OxfordQuery]:
-    """Read the ground truth of Oxford or Paris Buildings: ``NAME_query.txt``, ``_good``, ``_ok`` and ``_junk``."""
+    """Read the ground truth of Oxford or Paris Buildings: ``NAME_query.txt``, ``_good``, ``_ok`` and ``_junk``.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     texts = {"query": "oxc1_tower 1 2 30 40", "good": "a", "ok": "b", "junk": "c"}
+    ...     for kind, text in texts.items():
+    ...         _ = Path(folder, f"tower_1_{kind}.txt").write_text(text)
+    ...     [query] = read_oxford(folder)
+    >>> query.image, query.box, sorted(query.positives)
+    ('tower', (1.0, 2.0, 30.0, 40.0), ['a', 'b'])
+    """
     paths = sorted(Path(folder).glob("*_query.txt"))
     if not paths:
         raise FileNotFoundError(f"'{folder}' must hold ground truth, but has no file *_query.txt")

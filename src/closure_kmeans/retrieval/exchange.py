@@ -45,6 +45,16 @@ def save_colmap_tree(
         Descriptors like those that the model was fitted to: they give the words' Hamming embeddings.
     random_state : int, default=0
         Seed of the embedding's projection.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from closure_kmeans.datasets import load_sift
+    >>> from closure_kmeans.retrieval import root_bytes
+    >>> rows = root_bytes(load_sift()[:1000])
+    >>> model = ClosureKMeans(50, random_state=0).fit(rows)
+    >>> with TemporaryDirectory() as folder:
+    ...     save_colmap_tree(f"{folder}/words.bin", model, rows)
     """
     faiss = library("faiss", "faiss", "a vocabulary tree of COLMAP")
     centers = np.ascontiguousarray(model.cluster_centers_, np.float32)
@@ -129,7 +139,14 @@ def _read_blob(path: Path, n_rows: int, n_columns: int, data: bytes | None) -> N
 
 
 def read_vise_descriptors(path: str | os.PathLike[str]) -> NDArray[Any]:
-    """Open VISE's ``traindesc.bin``, memory-mapped: uint8 or float32 descriptors."""
+    """Open VISE's ``traindesc.bin``, memory-mapped: uint8 or float32 descriptors.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "traindesc.bin").write_bytes(struct.pack("<IB", 2, 0) + bytes([1, 2, 3, 4]))
+    ...     read_vise_descriptors(f"{folder}/traindesc.bin").tolist()
+    [[1, 2], [3, 4]]
+    """
     path = Path(path)
     size = file_size(path, minimum=5)
     with path.open("rb") as file:
@@ -148,6 +165,13 @@ def save_vise_words(path: str | os.PathLike[str], model: BaseKMeans, n_descripto
     """Write the centres of a model as VISE's ``bowcluster.bin``.
 
     ``n_descriptors`` is the number of descriptors that the model was fitted to.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> model = ClosureKMeans(2, random_state=0).fit([[0.0, 0.0], [1.0, 0.0], [9.0, 9.0]])
+    >>> with TemporaryDirectory() as folder:
+    ...     save_vise_words(f"{folder}/bowcluster.bin", model, n_descriptors=3)
+    ...     read_vise_words(f"{folder}/bowcluster.bin").shape
+    (2, 2)
     """
     centers = np.ascontiguousarray(model.cluster_centers_, "<f4")
     k, d = centers.shape
@@ -160,7 +184,10 @@ def save_vise_words(path: str | os.PathLike[str], model: BaseKMeans, n_descripto
 
 
 def read_vise_words(path: str | os.PathLike[str]) -> NDArray[np.float32]:
-    """Read the centres in VISE's ``bowcluster.bin``, memory-mapped."""
+    """Read the centres in VISE's ``bowcluster.bin``, memory-mapped.
+
+    ``save_vise_words`` has an example.
+    """
     path = Path(path)
     header = struct.calcsize("<B7If")
     size = file_size(path, minimum=header)

@@ -73,13 +73,23 @@ def invert(words: ArrayLike, offsets: ArrayLike, n_words: int, *, weights: Array
 def append(
     file: InvertedFile, words: ArrayLike, offsets: ArrayLike, *, weights: ArrayLike | None = None
 ) -> InvertedFile:
-    """Add images behind those that there are; a new file of all."""
+    """Add images behind those that there are; a new file of all.
+
+    >>> file = invert([0, 1], offsets=[0, 1, 2], n_words=3)
+    >>> append(file, [2, 2], offsets=[0, 2]).n_images
+    3
+    """
     added = _count_words(words, offsets, file.n_words, weights)
     return _from_counts(sparse.vstack([_to_counts(file), added], format="csc"))
 
 
 def remove(file: InvertedFile, images: ArrayLike) -> InvertedFile:
-    """Leave out some images; those behind them move up."""
+    """Leave out some images; those behind them move up.
+
+    >>> file = invert([0, 1], offsets=[0, 1, 2], n_words=3)
+    >>> remove(file, [0]).n_images
+    1
+    """
     kept = np.ones(file.n_images, bool)
     kept[np.asarray(images, np.int64)] = False
     return _from_counts(_to_counts(file).tocsr()[kept].tocsc())

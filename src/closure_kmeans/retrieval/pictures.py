@@ -43,7 +43,12 @@ def draw_results(
 
 
 def draw_rows(rows: Sequence[Image]) -> Image:
-    """Rows of pictures, one below the other."""
+    """Rows of pictures, one below the other.
+
+    >>> from PIL import Image
+    >>> draw_rows([Image.new("RGB", (30, 10)), Image.new("RGB", (20, 10))]).size
+    (30, 20)
+    """
     from PIL import Image
 
     sheet = Image.new("RGB", (max(row.width for row in rows), sum(row.height for row in rows)), WHITE)
@@ -84,7 +89,12 @@ def draw_matches(
 
 
 def join(tiles: Sequence[Image]) -> Image:
-    """Pictures from left to right."""
+    """Pictures from left to right.
+
+    >>> from PIL import Image
+    >>> join([Image.new("RGB", (30, 10)), Image.new("RGB", (20, 12))]).height
+    12
+    """
     from PIL import Image
 
     width = sum(tile.width for tile in tiles) + GAP * (len(tiles) - 1)
@@ -97,7 +107,16 @@ def join(tiles: Sequence[Image]) -> Image:
 
 
 def save_picture(path: str | os.PathLike[str], picture: Image) -> None:
-    """Write a picture, whole or not at all."""
+    """Write a picture, whole or not at all.
+
+    >>> from PIL import Image
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     save_picture(f"{folder}/row.png", Image.new("RGB", (30, 10)))
+    ...     with Image.open(f"{folder}/row.png") as picture:
+    ...         picture.size
+    (30, 10)
+    """
     with replacing(Path(path)) as beside:
         picture.save(beside)
 

@@ -54,7 +54,11 @@ class Verification(NamedTuple):
 
 
 def place(words: ArrayLike, keypoints: ArrayLike, offsets: ArrayLike | None = None) -> Places:
-    """Put the regions of each image into the order of their words; without ``offsets`` they are those of one image."""
+    """Put the regions of each image into the order of their words; without ``offsets`` they are those of one image.
+
+    >>> place([5, 2], [[0, 0, 9, 0], [4, 4, 9, 0]]).words.tolist()
+    [2, 5]
+    """
     named, where = np.asarray(words, np.int32), np.asarray(keypoints, np.float32)
     ends = np.array([0, len(named)]) if offsets is None else np.asarray(offsets, np.int64)
     if where.ndim != 2 or where.shape[1] not in (CIRCLES, ELLIPSES) or named.shape != where.shape[:1]:
@@ -111,7 +115,14 @@ def check_verification(settings: Verification, query: Places, others: Places) ->
 
 
 def align(query: Places, other: Places, settings: Verification = Verification()) -> Alignment:  # noqa: B008
-    """Find how one picture becomes another, each the places of a single image."""
+    """Find how one picture becomes another, each the places of a single image.
+
+    >>> x, y = np.array([0, 10, 0, 10, 5]), np.array([0, 0, 10, 10, 5])
+    >>> here = place(np.arange(5), np.stack([x, y, 0 * x + 4, 0 * x], axis=1))
+    >>> there = place(np.arange(5), np.stack([x + 7, y, 0 * x + 4, 0 * x], axis=1))
+    >>> align(here, there).transform.round(3).tolist()  # seven to the right
+    [[1.0, 0.0, 7.0], [0.0, 1.0, 0.0]]
+    """
     dof = check_verification(settings, query, other)
     pairs = _kernels.match_words(query.words, other.words)
     transform = np.full((2, 3), np.nan)
@@ -147,7 +158,14 @@ def count_inliers(
     settings: Verification = Verification(),  # noqa: B008
     n_jobs: int | None = None,
 ) -> NDArray[np.int64]:
-    """How many regions of a query find their place in each of some images."""
+    """How many regions of a query find their place in each of some images.
+
+    >>> corners = [[0, 0, 4, 0], [10, 0, 4, 0], [0, 10, 4, 0], [10, 10, 4, 0]]
+    >>> query = place([0, 1, 2, 3], corners)
+    >>> images = place([0, 1, 2, 3, 7, 8], [*corners, *corners[:2]], offsets=[0, 4, 6])
+    >>> count_inliers(query, images, np.array([0, 1])).tolist()
+    [4, 0]
+    """
     dof = check_verification(settings, query, places)
     n_inliers = np.zeros(len(images), np.int64)
     if settings.verifier == "opencv":
@@ -168,6 +186,11 @@ def rerank(ranking: Ranking, n_inliers: NDArray[np.int64]) -> tuple[Ranking, NDA
 
     ``n_inliers`` are those of the first images of the ranking. Returns the inliers in the new order too, 0 for images
     that were not looked at.
+
+    >>> ranking = Ranking(np.array([8, 3]), np.array([0.5, 0.4]))
+    >>> best, inliers = rerank(ranking, np.array([0, 12]))
+    >>> best.images.tolist(), inliers.tolist()
+    ([3, 8], [12, 0])
     """
     inliers = np.zeros(len(ranking.images), np.int64)
     inliers[: len(n_inliers)] = n_inliers

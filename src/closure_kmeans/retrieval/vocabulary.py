@@ -180,6 +180,13 @@ def learn_vocabulary(
         Seed.
     **settings
         Parameters of the estimator, such as ``max_iter``, ``n_jobs`` or ``verbose``.
+
+    Examples
+    --------
+    >>> from closure_kmeans.datasets import load_sift
+    >>> vocabulary = learn_vocabulary(load_sift()[:2000], 100, random_state=0)
+    >>> vocabulary.n_words
+    100
     """
     check.choice("method", method, tuple(METHODS))
     check.integer("n_words", n_words, 2)
@@ -213,13 +220,25 @@ def root_bytes(descriptors: ArrayLike) -> NDArray[np.uint8]:
 
 
 def save_vocabulary(path: str | os.PathLike[str], vocabulary: Vocabulary, key: str = "") -> None:
-    """Write a vocabulary into one ``.safetensors`` file; ``key`` tells what it was learned from."""
+    """Write a vocabulary into one ``.safetensors`` file; ``key`` tells what it was learned from.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from closure_kmeans.datasets import load_sift
+    >>> vocabulary = learn_vocabulary(load_sift()[:500], 10, random_state=0)
+    >>> with TemporaryDirectory() as folder:
+    ...     save_vocabulary(f"{folder}/words.safetensors", vocabulary)
+    ...     load_vocabulary(f"{folder}/words.safetensors").n_words
+    10
+    """
     arrays, facts = pack_vocabulary(vocabulary)
     write_tensors(Path(path), VOCABULARY, arrays, facts | {"key": key})
 
 
 def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
-    """Read a vocabulary that was saved."""
+    """Read a vocabulary that was saved.
+
+    ``save_vocabulary`` has an example.
+    """
     path = Path(path)
     path.stat()
     with reading(path, "a vocabulary"):

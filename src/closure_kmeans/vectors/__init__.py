@@ -99,6 +99,16 @@ def save_vectors(path: str | os.PathLike[str], X: ArrayLike | Vectors) -> None:
         ``.ivecs`` int32, and what can become that without a loss.
     X : (n, d) array or Vectors
         The rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tempfile import TemporaryDirectory
+    >>> from closure_kmeans.vectors import open_vectors, save_vectors
+    >>> with TemporaryDirectory() as folder:
+    ...     save_vectors(f"{folder}/rows.bvecs", np.array([[0, 1, 255], [4, 5, 6]], np.uint8))
+    ...     np.array(open_vectors(f"{folder}/rows.bvecs")).tolist()
+    [[0, 1, 255], [4, 5, 6]]
     """
     path = Path(path)
     write = _WRITERS.get(path.suffix.lower())

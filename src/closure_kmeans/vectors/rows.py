@@ -40,6 +40,12 @@ class Vectors:
         Parts of equal width and dtype.
     labels : list of str
         What to call each part in an error.
+
+    Examples
+    --------
+    >>> rows = Vectors([np.zeros((3, 2)), np.ones((2, 2))], ["first", "second"])
+    >>> rows.shape, rows[2:4].tolist()
+    ((5, 2), [[0.0, 0.0], [1.0, 1.0]])
     """
 
     def __init__(self, parts: list[Rows], labels: list[str]) -> None:

@@ -1,0 +1,130 @@
+"""The site: pages in Markdown, the guides made from ``examples``, the API from the docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+import closure_kmeans
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+
+project = "closure-kmeans"
+author = "The closure-kmeans developers"
+project_copyright = author
+version = release = closure_kmeans.__version__
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "numpydoc",
+    "myst_parser",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "_templates"]
+templates_path = ["_templates"]
+
+html_theme = "pydata_sphinx_theme"
+html_title = "closure-kmeans"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_theme_options = {
+    "header_links_before_dropdown": 6,
+    "navbar_align": "left",
+    "navbar_persistent": ["search-button-field"],
+    "navigation_with_keys": False,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": ["theme-version"],
+    "show_toc_level": 2,
+}
+html_sidebars: dict[str, list[str]] = {name: [] for name in ("index", "method/index")}
+
+myst_enable_extensions = ["attrs_block", "colon_fence"]
+myst_heading_anchors = 3
+
+autosummary_generate = True
+autodoc_member_order = "bysource"
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "DTypeLike", "Images", "ImageLike", "Source")}
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 100
+numpydoc_show_class_members = False
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+# Guides that are left out where what they need is not installed.
+AWAITED = {"dask_cluster.py": "closure_kmeans.distributed", "deduplicate_text.py": "wordllama"}
+waiting = [re.escape(name) for name, module in AWAITED.items() if find_spec(module) is None]
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "guides",
+    "filename_pattern": r"\.py$",
+    "ignore_pattern": "|".join(["__init__", *waiting]),
+    "within_subsection_order": "FileNameSortKey",
+    "default_thumb_file": str(DOCS / "images" / "method" / "active-points.png"),
+    "download_all_examples": False,
+    "show_signature": False,
+    "min_reported_time": 1e9,
+    "show_memory": False,
+}
+
+
+# What pages link to outside of this folder, and the page that has it.
+OUTSIDE = {
+    "benchmarks/results/": "benchmarks/results/",
+    "benchmarks/README.md": "benchmarks/how.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "developers/index.md",
+    "README.md": "index.md",
+    "SECURITY.md": "security.md",
+}
+
+
+def copy_results(app: Sphinx) -> None:
+    """Put the tables and pictures of the benchmarks beside the pages, which speak of them by their places."""
+    results = DOCS / "benchmarks" / "results"
+    shutil.rmtree(results, ignore_errors=True)
+    shutil.copytree(ROOT / "benchmarks" / "results", results, ignore=shutil.ignore_patterns("*.jsonl"))
+
+
+def stay_inside(app: Sphinx, name: str, source: list[str]) -> None:
+    """Point links that lead out of this folder to the pages that show the same."""
+    for place, page in OUTSIDE.items():
+        source[0] = source[0].replace(f"](../{place}", f"]({page}")
+
+
+def describe_fields(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Let the comments behind the fields of a named tuple be their description."""
+    if what != "class" or not hasattr(thing, "_fields"):
+        return
+    found = re.findall(r"^    (\w+): ([^#\n=]+?)(?: = [^#\n]+?)?(?:  # (.+))?$", inspect.getsource(thing), re.MULTILINE)
+    comments = {field: (kind, comment) for field, kind, comment in found}
+    attributes = ["", "Attributes", "----------"]
+    for field in thing._fields:
+        kind, comment = comments[field]
+        attributes += [f"{field} : {kind}", f"    {comment}"]
+    at = next((i for i, line in enumerate(lines) if line == "Examples" or line.startswith(">>>")), len(lines))
+    lines[at:at] = [*attributes, ""]
+
+
+def skip_member(app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out the fields of named tuples, which ``describe_fields`` has, and what scikit-learn describes."""
+    foreign = (getattr(thing, "__module__", None) or "").startswith("sklearn.")
+    return True if foreign or type(thing).__name__ == "_tuplegetter" else None
+
+
+def setup(app: Sphinx) -> None:
+    """Connect what is above."""
+    app.connect("builder-inited", copy_results, priority=100)
+    app.connect("source-read", stay_inside)
+    app.connect("autodoc-process-docstring", describe_fields, priority=100)
+    app.connect("autodoc-skip-member", skip_member)

@@ -1,0 +1,59 @@
+"""
+A visual vocabulary for COLMAP
+==============================
+
+COLMAP finds the pairs of photos worth matching by a vocabulary tree. The ones that can be downloaded were learnt from
+photos of the internet; one of your own photos' descriptors fits them better. It is learnt from the features that
+COLMAP has extracted, and written as COLMAP (3.12 and later) reads it.
+
+Needs ``pip install 'closure-kmeans[faiss,images]' pycolmap``.
+"""
+
+import sqlite3
+from itertools import combinations
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pycolmap
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from closure_kmeans import ClosureKMeans
+from closure_kmeans.retrieval.exchange import read_colmap_descriptors, save_colmap_tree
+
+# %%
+# Photos to try it on: parts of two pictures that scikit-learn carries, each seen three times.
+
+folder = Path(mkdtemp())
+photos = folder / "photos"
+photos.mkdir()
+for scene, pixels in zip(("temple", "flower"), load_sample_images().images, strict=True):
+    for part, left in enumerate((0, 320)):
+        piece = Image.fromarray(pixels).crop((left, 0, left + 320, 420))
+        for turn in range(3):
+            piece.rotate(8 * turn, expand=True).save(photos / f"{scene}{part}-{turn}.jpg")
+
+# %%
+# Features by COLMAP, words by closures. With real collections take 100,000 words and more. The descriptors in a
+# database are RootSIFT already.
+
+database = folder / "database.db"
+pycolmap.logging.minloglevel = 2
+pycolmap.extract_features(database, photos, device=pycolmap.Device.cpu)
+descriptors, offsets = read_colmap_descriptors(database)
+model = ClosureKMeans(n_clusters=len(descriptors) // 20, random_state=0).fit(descriptors)
+save_colmap_tree(folder / "words.bin", model, descriptors)
+print(f"{len(descriptors):,} descriptors of {len(offsets) - 1} photos, {model.n_clusters} words")
+
+# %%
+# COLMAP matches each photo with those that the words find, and verifies them. On the command line it is ``colmap
+# vocab_tree_matcher --VocabTreeMatching.vocab_tree_path words.bin``.
+
+pairing = pycolmap.VocabTreePairingOptions(vocab_tree_path=folder / "words.bin", num_images=4)
+pycolmap.match_vocabtree(database, pairing_options=pairing, device=pycolmap.Device.cpu)
+connection = sqlite3.connect(database)
+names = dict(connection.execute("SELECT image_id, name FROM images"))
+verified = [pair for (pair,) in connection.execute("SELECT pair_id FROM two_view_geometries WHERE rows > 0")]
+found = {frozenset((names[pair // 2147483647], names[pair % 2147483647])) for pair in verified}
+same = {frozenset(pair) for pair in combinations(names.values(), 2) if pair[0][:7] == pair[1][:7]}
+print(f"{len(found & same)} of the {len(same)} pairs of one part found, and {len(found - same)} others")
