@@ -1,0 +1,67 @@
+"""The server: on this machine alone, unless another address is asked for."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import uvicorn
+
+from closure_kmeans.explorer.guard import LOOPBACK
+
+HERE = "127.0.0.1"
+# The port that is taken if it is free and no other is asked for.
+USUAL_PORT = 8643
+# Addresses that mean all that this machine has: it can be called by any of its names there.
+EVERYWHERE = ("0.0.0.0", "::", "")
+
+
+def access(host: str) -> dict[str, Any]:
+    """Who may ask a server at an address, as ``make_app`` takes it: whoever has the token, unless it is this machine."""
+    if host in ("localhost", "127.0.0.1", "::1"):
+        return {"hosts": LOOPBACK, "token": None}
+    named = f"[{host}]" if ":" in host else host.lower()
+    return {"hosts": None if host in EVERYWHERE else LOOPBACK | {named}, "token": secrets.token_urlsafe(16)}
+
+
+def bind(host: str, port: int | None) -> socket.socket:
+    """A socket at a port; without one, at the usual port or else any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for wanted in (USUAL_PORT, 0) if port is None else (port,):
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, wanted))
+        except OSError as error:
+            listening.close()
+            if wanted != USUAL_PORT or port is not None:
+                reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had: {error.strerror or error}"
+                raise ValueError(f"port {wanted} of {host} {reason}; --port names another") from error
+            continue
+        return listening
+    raise AssertionError("unreachable: the last port either is bound or raises")
+
+
+def address(listening: socket.socket, token: str | None) -> str:
+    """What to open in a browser."""
+    host, port = listening.getsockname()[:2]
+    named = "localhost" if host in EVERYWHERE else f"[{host}]" if ":" in host else host
+    return f"http://{named}:{port}/" + (f"?token={token}" if token else "")
+
+
+def serve(app: Any, listening: socket.socket, *, open_browser: str | None, prepare: Callable[[], None]) -> None:
+    """Answer requests until interrupted; ``prepare`` runs beside it."""
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, server_header=False)
+    )
+    threading.Thread(target=prepare, name="prepare", daemon=True).start()
+    if open_browser is not None:
+        threading.Thread(target=webbrowser.open, args=(open_browser,), daemon=True).start()
+    with listening, suppress(KeyboardInterrupt):
+        server.run([listening])
