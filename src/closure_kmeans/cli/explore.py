@@ -13,6 +13,7 @@ import closure_kmeans
 from closure_kmeans._files import library
 from closure_kmeans.cli.common import assign, example, output_option, read_vectors, with_quiet, with_threads
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.demo import prepare_kernels
 from closure_kmeans.vectors import FileFormatError, Vectors
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ def _fit_embedded(threads: int | None, quiet: bool) -> tuple[BaseKMeans, NDArray
     X = load_sift()
     if not quiet:
         click.echo(f"{len(X):,} embedded SIFT descriptors into {N_CLUSTERS} clusters", err=True)
+    prepare_kernels(X, N_CLUSTERS, seed=0, n_threads=threads)  # so that the fit's times are its own
     return closure_kmeans.ClosureKMeans(n_clusters=N_CLUSTERS, random_state=0, n_jobs=threads).fit(X), X
 
 

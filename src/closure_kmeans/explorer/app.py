@@ -31,7 +31,7 @@ from closure_kmeans.explorer.pictures import Encoded
 from closure_kmeans.explorer.queries import Question, Searches, Upload, picture_size
 from closure_kmeans.explorer.rendering import make_environment, pages, plural
 
-CLUSTERS_PER_PAGE, TILES_PER_CLUSTER, ITEMS_PER_PAGE, IMAGES_PER_PAGE = 20, 40, 120, 60
+CLUSTERS_PER_PAGE, TILES_PER_CLUSTER, ITEMS_PER_PAGE, IMAGES_PER_PAGE = 20, 20, 120, 60
 N_NEIGHBORS, TILES_PER_NEIGHBOR, N_SIMILAR = 8, 4, 24
 # Threads that decode pictures, and threads that search: pages have their own, and never wait for either.
 PICTURE_THREADS, SEARCH_THREADS = 4, 2

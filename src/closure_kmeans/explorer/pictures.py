@@ -22,6 +22,8 @@ MOST_KEPT = 8192
 QUALITY = 85
 # The values of a SIFT descriptor: 4 x 4 cells of 8 directions.
 CELLS, DIRECTIONS = 4, 8
+# Petals shorter than that are left out; half the width of one, relative to its length.
+SHORTEST, SLIMNESS = 0.7, 0.17
 # Bars that a vector is drawn as, at most.
 MOST_BARS = 64
 
@@ -135,35 +137,27 @@ def draw_vector(row: NDArray[Any]) -> Encoded:
     path = _roses(values) if is_sift else _bars(values)
     svg = (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 64 64">'
-        '<rect width="64" height="64" fill="#17212f"/>'
+        '<rect width="64" height="64" fill="#0d1520"/>'
         f"{path}</svg>"
     )
     return Encoded(svg.encode(), "image/svg+xml")
 
 
 def _roses(values: NDArray[np.float64]) -> str:
-    """A rose for each cell of a SIFT descriptor: as far out in each direction as the gradients there are strong."""
-    strengths = values.reshape(CELLS, CELLS, DIRECTIONS) / max(values.max(), np.finfo(float).tiny)
-    angles = np.arange(DIRECTIONS) * (2 * math.pi / DIRECTIONS)
+    """A rose for each cell of a SIFT descriptor: a petal in each direction, as long as the gradients are strong."""
     width = 64 / CELLS
+    lengths = (width / 2) * values.reshape(CELLS, CELLS, DIRECTIONS) / max(values.max(), np.finfo(float).tiny)
+    angles = np.arange(DIRECTIONS) * (2 * math.pi / DIRECTIONS)
     cross = "".join(f"M{i * width:g} 0V64M0 {i * width:g}H64" for i in range(1, CELLS))
-    roses = []
-    for down in range(CELLS):
-        for across in range(CELLS):
-            # A petal is a thin triangle from the middle of the cell.
-            x, y = (across + 0.5) * width, (down + 0.5) * width
-            for angle, strength in zip(angles, strengths[down, across], strict=True):
-                length = (width / 2) * math.sqrt(strength)
-                if length < 0.8:
-                    continue
-                tip, side = (x + length * math.cos(angle), y + length * math.sin(angle)), angle + math.pi / 2
-                dx, dy = 0.28 * length * math.cos(side), 0.28 * length * math.sin(side)
-                middle = x + 0.6 * length * math.cos(angle), y + 0.6 * length * math.sin(angle)
-                roses.append(
-                    f"M{x:.1f} {y:.1f}L{middle[0] + dx:.1f} {middle[1] + dy:.1f}L{tip[0]:.1f} {tip[1]:.1f}"
-                    f"L{middle[0] - dx:.1f} {middle[1] - dy:.1f}Z"
-                )
-    return f'<path d="{cross}" stroke="#2c3b50" stroke-width=".5"/><path d="{"".join(roses)}" fill="#f6b26b"/>'
+    petals = []
+    for down, across, direction in np.argwhere(lengths > SHORTEST):
+        length, angle = lengths[down, across, direction], angles[direction]
+        x, y = (across + 0.5) * width, (down + 0.5) * width
+        along = np.array([math.cos(angle), math.sin(angle)]) * length
+        beside = np.array([-along[1], along[0]]) * SLIMNESS
+        corners = [0 * along, 0.6 * along + beside, along, 0.6 * along - beside]
+        petals.append("M" + "L".join(f"{x + dx:.1f} {y + dy:.1f}" for dx, dy in corners) + "Z")
+    return f'<path d="{cross}" stroke="#24344a" stroke-width=".5"/><path d="{"".join(petals)}" fill="#f6b26b"/>'
 
 
 def _bars(values: NDArray[np.float64]) -> str:

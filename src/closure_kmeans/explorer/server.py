@@ -32,20 +32,21 @@ def access(host: str) -> dict[str, Any]:
 
 def bind(host: str, port: int | None) -> socket.socket:
     """A socket at a port; without one, at the usual port or else any that is free."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for wanted in (USUAL_PORT, 0) if port is None else (port,):
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    wanted = USUAL_PORT if port is None else port
+    try:
         try:
             listening.bind((host, wanted))
         except OSError as error:
-            listening.close()
-            if wanted != USUAL_PORT or port is not None:
-                reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had: {error.strerror or error}"
-                raise ValueError(f"port {wanted} of {host} {reason}; --port names another") from error
-            continue
-        return listening
-    raise AssertionError("unreachable: the last port either is bound or raises")
+            if port is not None or error.errno != errno.EADDRINUSE:
+                raise
+            listening.bind((host, 0))
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        raise ValueError(f"port {wanted} of {host} cannot be had: {error.strerror or error}") from error
+    return listening
 
 
 def address(listening: socket.socket, token: str | None) -> str:
