@@ -411,7 +411,6 @@ def served(monkeypatch):
     seen = {}
 
     def serve(app, listening, **options):
-        listening.close()
         seen.update(app=app, **options)
 
     monkeypatch.setattr("closure_kmeans.explorer.server.serve", serve)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,17 +86,18 @@ def explore(
     catalog = None
     if model is not None or (index_file is None and checkpoint is None):
         catalog = _open_catalog(model, vectors, labels, images, metadata, name, threads, quiet)
-    searches = None if index_file is None else _open_index(index_file)
     shown = None if catalog is None else fit_of_model(catalog.model)
     allowed = access(host)
     listening = bind(host, port)
-    app = make_app(
-        catalog, searches, lambda: shown if checkpoint is None else fit_of_checkpoint(checkpoint), **allowed
-    )
-    url = address(listening, allowed["token"])
-    click.echo(f"{url}  (Ctrl-C ends it)")
-    prepare = (lambda: None) if catalog is None else catalog.prepare
-    serve(app, listening, open_browser=None if no_browser else url, prepare=prepare)
+    with listening, tempfile.TemporaryDirectory(prefix="closure-kmeans-") as folder:
+        searches = None if index_file is None else _open_index(index_file, Path(folder))
+        app = make_app(
+            catalog, searches, lambda: shown if checkpoint is None else fit_of_checkpoint(checkpoint), **allowed
+        )
+        url = address(listening, allowed["token"])
+        click.echo(f"{url}  (Ctrl-C ends it)")
+        prepare = (lambda: None) if catalog is None else catalog.prepare
+        serve(app, listening, open_browser=None if no_browser else url, prepare=prepare)
 
 
 @click.command(
@@ -212,7 +214,7 @@ def _open_metadata(path: str | None, vectors: str | None) -> Metadata | None:
     return Metadata.open(found)
 
 
-def _open_index(path: str) -> Searches:
+def _open_index(path: str, uploads: Path) -> Searches:
     library("cv2", "explore", "an index")
     from closure_kmeans.explorer.queries import Searches
     from closure_kmeans.retrieval import ImageIndex
@@ -220,4 +222,4 @@ def _open_index(path: str) -> Searches:
     index = ImageIndex.load(path)
     if len(index) == 0:
         raise FileFormatError(f"'{path}' must hold images, but is empty")
-    return Searches(index, path)
+    return Searches(index, path, uploads)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shlex
-import tempfile
 import threading
 import time
 from collections import OrderedDict
@@ -61,12 +60,21 @@ class Match(NamedTuple):
 
 
 class Searches:
-    """An index that is asked, and the photos that it is asked about."""
+    """An index that is asked, and the photos that it is asked about.
 
-    def __init__(self, index: ImageIndex, index_path: str) -> None:
+    Parameters
+    ----------
+    index : ImageIndex
+    index_path : str
+        Where it was read from.
+    folder : Path
+        Where to keep photos that are sent.
+    """
+
+    def __init__(self, index: ImageIndex, index_path: str, folder: Path) -> None:
         self.index = index
         self.index_path = index_path
-        self._folder = tempfile.TemporaryDirectory(prefix="closure-kmeans-")
+        self._folder = folder
         self._uploads: OrderedDict[str, Upload] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -75,7 +83,7 @@ class Searches:
     def new_upload(self, name: str) -> Upload:
         """A place for a photo; it is kept once it is known to be one."""
         key = secrets.token_urlsafe(12)
-        return Upload(key, Path(name).name or "photo", Path(self._folder.name) / key)
+        return Upload(key, Path(name).name or "photo", self._folder / key)
 
     def keep(self, upload: Upload) -> tuple[int, int]:
         """Keep a photo whose file is written, and tell its size; an ``ImageError`` if it is none."""

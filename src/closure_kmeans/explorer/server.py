@@ -64,5 +64,5 @@ def serve(app: Any, listening: socket.socket, *, open_browser: str | None, prepa
     threading.Thread(target=prepare, name="prepare", daemon=True).start()
     if open_browser is not None:
         threading.Thread(target=webbrowser.open, args=(open_browser,), daemon=True).start()
-    with listening, suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt):
         server.run([listening])
