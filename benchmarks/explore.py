@@ -2,8 +2,8 @@
 
 python -m benchmarks.explore [--data FOLDER] [-- OPTIONS of closure-kmeans explore]
 
-Of the folder, shopping64 (labelled product photos) is clustered, and ukbench1000 (photos of objects) is searched. What is
-made of them is kept in .cache.
+Of the folder, shopping64 (labelled product photos) is clustered, and ukbench1000 (photos of objects) is searched. What
+is made of them is kept in .cache.
 """
 
 from __future__ import annotations

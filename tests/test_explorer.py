@@ -101,7 +101,7 @@ def test_items_like_one(catalog):
 def test_neighbors_of_a_cluster(catalog):
     distances = np.linalg.norm(catalog.centers - catalog.centers[4], axis=1)
     distances[4] = np.inf
-    neighbors = catalog.neighbors(4, 5)
+    neighbors = catalog.neighbors([4], 5)[0]
     assert [neighbor.cluster for neighbor in neighbors] == np.argsort(distances)[:5].tolist()
     assert neighbors[0].distance == pytest.approx(catalog.separations[4], rel=1e-3)
 
@@ -126,7 +126,7 @@ def test_a_single_cluster():
     X = make_rows()
     model = ClosureKMeans(n_clusters=1, random_state=0).fit(X)
     catalog = Catalog(model, X, labels=model.labels_, squares=np.ones(300))
-    assert catalog.neighbors(0, 3) == []
+    assert catalog.neighbors([0], 3) == [[]]
     assert catalog.standing(0).second is None
     assert catalog.standing(0).ratio is None
     assert np.isfinite(catalog.places).all()
@@ -201,13 +201,18 @@ def test_metadata_of_parquet_leave_out_vectors(tmp_path):
 def test_search_and_frequent_values():
     known = make_metadata(9)
     assert known.search("RED").tolist() == [0, 3, 6]
-    assert known.search("%") .tolist() == []
+    assert known.search("%").tolist() == []
     frequent = known.frequent(np.array([0, 3, 6, 1]))
-    assert [(one.column, one.value, one.share) for one in frequent] == [("color", "red", 0.75), ("color", "green", 0.25)]
+    assert [(one.column, one.value, one.share) for one in frequent] == [
+        ("color", "red", 0.75),
+        ("color", "green", 0.25),
+    ]
     assert known.frequent(np.array([], int)) == []
 
 
-@pytest.mark.parametrize(("name", "content"), [("a.csv", b""), ("a.parquet", b"PAR1 no"), ("a.txt", b"x"), ("b.csv", b"a,b\n1\n")])
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.csv", b""), ("a.parquet", b"PAR1 no"), ("a.txt", b"x"), ("b.csv", b"a,b\n1\n")]
+)
 def test_bad_metadata(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FileFormatError, match=name):
@@ -254,7 +259,9 @@ def test_bad_arrays_of_pictures(array, tmp_path):
         open_pictures(tmp_path / "a.npy")
 
 
-@pytest.mark.parametrize("row", [np.arange(128), np.zeros(128), np.linspace(-1, 1, 300), np.array([np.nan, 1]), np.zeros(1)])
+@pytest.mark.parametrize(
+    "row", [np.arange(128), np.zeros(128), np.linspace(-1, 1, 300), np.array([np.nan, 1]), np.zeros(1)]
+)
 def test_vectors_are_drawn(row):
     drawn = draw_vector(row)
     assert drawn.media_type == "image/svg+xml"
@@ -271,9 +278,9 @@ def test_a_petal_for_each_strong_direction():
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=50))
 def test_every_cluster_is_in_one_bar(sizes):
     bars = charts.count_sizes(np.array(sizes))
-    assert sum(bar.count for bar in bars) == len(sizes)
+    assert sum(bar.n_clusters for bar in bars) == len(sizes)
     for bar in bars:
-        assert bar.count == sum(bar.least <= size <= bar.most for size in sizes)
+        assert bar.n_clusters == sum(bar.least <= size <= bar.most for size in sizes)
     assert len(bars) <= charts.MOST_BARS
 
 
@@ -304,7 +311,9 @@ def test_offered_pages():
 
 def test_the_fit_of_a_checkpoint(tmp_path):
     assert fit_of_checkpoint(tmp_path / "ck").state == "waiting"
-    fitted = ClosureKMeans(n_clusters=10, random_state=0, checkpoint=tmp_path / "ck", checkpoint_every=0).fit(make_rows())
+    fitted = ClosureKMeans(n_clusters=10, random_state=0, checkpoint=tmp_path / "ck", checkpoint_every=0).fit(
+        make_rows()
+    )
     fit = fit_of_checkpoint(tmp_path / "ck")
     assert fit.history == fitted.history_
     assert (fit.state, fit.n_points) == ("converged", 300)
@@ -418,7 +427,17 @@ def served(monkeypatch):
 
 
 def test_report_of_files(files):
-    result = run("report", files / "model.safetensors", "--vectors", files / "rows.npy", "--images", files / "pixels.npy", "-o", files / "a.html", "-q")
+    result = run(
+        "report",
+        files / "model.safetensors",
+        "--vectors",
+        files / "rows.npy",
+        "--images",
+        files / "pixels.npy",
+        "-o",
+        files / "a.html",
+        "-q",
+    )
     assert result.exit_code == 0, result.output
     text = (files / "a.html").read_text()
     assert text.count('<article class="card">') == 10

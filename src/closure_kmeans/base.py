@@ -281,9 +281,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     # -- notebooks -----------------------------------------------------------------------------------------------------
 
-    def show_cluster(
-        self, cluster: int, X: ArrayLike | None = None, *, images: Any = None, n_items: int = 24
-    ) -> Grid:
+    def show_cluster(self, cluster: int, X: ArrayLike | None = None, *, images: Any = None, n_items: int = 24) -> Grid:
         """The rows of a cluster as a grid, for a notebook; it needs the extra ``explore``.
 
         Parameters

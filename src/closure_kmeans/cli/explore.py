@@ -35,9 +35,21 @@ def _about_items(command: Any) -> Any:
         with_quiet,
         with_threads,
         click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file, that holds the vectors."),
-        click.option("--metadata", type=click.Path(exists=True, dir_okay=False), help="A CSV or Parquet file with a row for each vector."),
-        click.option("--images", type=click.Path(exists=True), help="A folder with an image for each vector, or an .npy array of them."),
-        click.option("--labels", type=click.Path(exists=True, dir_okay=False), help="An .npy file with the cluster of each vector."),
+        click.option(
+            "--metadata",
+            type=click.Path(exists=True, dir_okay=False),
+            help="A CSV or Parquet file with a row for each vector.",
+        ),
+        click.option(
+            "--images",
+            type=click.Path(exists=True),
+            help="A folder with an image for each vector, or an .npy array of them.",
+        ),
+        click.option(
+            "--labels",
+            type=click.Path(exists=True, dir_okay=False),
+            help="An .npy file with the cluster of each vector.",
+        ),
         click.option("--vectors", type=click.Path(exists=True), help="The vectors that were clustered."),
         click.argument("model", required=False, type=click.Path(exists=True, dir_okay=False)),
     ):
@@ -53,10 +65,19 @@ def _about_items(command: Any) -> Any:
     )
 )
 @_about_items
-@click.option("--index", "index_file", type=click.Path(exists=True, dir_okay=False), help="An index to search, of retrieval index.")
+@click.option(
+    "--index",
+    "index_file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="An index to search, of retrieval index.",
+)
 @click.option("--checkpoint", type=click.Path(), help="The checkpoint of a fit to watch, be it still to come.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Another address to answer at. A token is then asked for.")
-@click.option("--port", type=click.IntRange(1, 65535), show_default="8643, or a free one", help="The port to answer at.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Another address to answer at. A token is then asked for."
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), show_default="8643, or a free one", help="The port to answer at."
+)
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 def explore(
     model: str | None,
@@ -96,8 +117,13 @@ def explore(
         )
         url = address(listening, allowed["token"])
         click.echo(f"{url}  (Ctrl-C ends it)")
-        prepare = (lambda: None) if catalog is None else catalog.prepare
-        serve(app, listening, open_browser=None if no_browser else url, prepare=prepare)
+        parts = [part for part in (catalog, searches) if part is not None]
+        serve(
+            app,
+            listening,
+            open_browser=None if no_browser else url,
+            prepare=lambda: [part.prepare() for part in parts],
+        )
 
 
 @click.command(
@@ -106,9 +132,21 @@ def explore(
 @_about_items
 @output_option("-o", "--output", suffixes=(".html",), required=True, help="Where to write the report.")
 @click.option("--clusters", type=click.IntRange(1), default=100, show_default=True, help="How many clusters to show.")
-@click.option("--sort", type=click.Choice(["size", "spread", "share", "neighbor", "number"]), default="size", show_default=True, help="Which clusters come first.")
+@click.option(
+    "--sort",
+    type=click.Choice(["size", "spread", "share", "neighbor", "number"]),
+    default="size",
+    show_default=True,
+    help="Which clusters come first.",
+)
 @click.option("--smallest", is_flag=True, help="Begin with the smallest.")
-@click.option("--show", type=click.Choice(["random", "nearest", "farthest"]), default="random", show_default=True, help="Which items to show of a cluster.")
+@click.option(
+    "--show",
+    type=click.Choice(["random", "nearest", "farthest"]),
+    default="random",
+    show_default=True,
+    help="Which items to show of a cluster.",
+)
 def report(
     model: str | None,
     vectors: str | None,

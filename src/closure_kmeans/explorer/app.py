@@ -105,7 +105,7 @@ class Explorer:
             return self._page(request, "no-model.html", 200 if self.searches or self.fit_now() else 404)
         catalog, params = self.catalog, Params(request.query_params)
         largest = int(catalog.sizes.max())
-        asked = {
+        asked: dict[str, Any] = {
             "sort": params.choice("sort", catalog.measures),
             "order": params.choice("order", ["descending", "ascending"]),
             "show": params.choice("show", catalog.shows or ["none"]),
@@ -135,25 +135,29 @@ class Explorer:
             n_found=len(found),
             page=page,
             n_pages=n_pages,
-            cards=[self._card(cluster, asked["show"]) for cluster in shown],
+            cards=self._cards(shown, asked["show"]),
             histogram=histogram,
             filtered=asked["least"] > 0 or asked["most"] < largest or asked["q"] != "",
         )
 
-    def _card(self, cluster: int, show: str, n_tiles: int = TILES_PER_CLUSTER) -> dict[str, Any]:
-        """What a list shows of a cluster."""
+    def _cards(self, clusters: list[int], show: str, n_tiles: int = TILES_PER_CLUSTER) -> list[dict[str, Any]]:
+        """What a list shows of some clusters."""
         catalog: Any = self.catalog
-        members = catalog.members(cluster)
-        return {
-            "cluster": cluster,
-            "size": float(catalog.sizes[cluster]),
-            "spread": None if catalog.spreads is None else float(catalog.spreads[cluster]),
-            "share": None if catalog.shares is None else float(catalog.shares[cluster]),
-            "next": next(iter(catalog.neighbors(cluster, 1)), None),
-            "items": catalog.choose(cluster, show, 0, n_tiles).tolist(),
-            "frequent": [] if catalog.metadata is None else catalog.metadata.frequent(members),
-            "typical": None if catalog.metadata is None or len(members) == 0 else catalog.metadata.title(members[0]),
-        }
+        cards = []
+        for cluster, neighbors in zip(clusters, catalog.neighbors(clusters, 1), strict=True):
+            members = catalog.members(cluster)
+            card = {
+                "cluster": cluster,
+                "size": float(catalog.sizes[cluster]),
+                "spread": None if catalog.spreads is None else float(catalog.spreads[cluster]),
+                "share": None if catalog.shares is None else float(catalog.shares[cluster]),
+                "next": next(iter(neighbors), None),
+                "items": catalog.choose(cluster, show, 0, n_tiles).tolist(),
+                "frequent": [] if catalog.metadata is None else catalog.metadata.frequent(members),
+                "typical": None if catalog.metadata is None else catalog.metadata.typical(members),
+            }
+            cards.append(card)
+        return cards
 
     def cluster(self, request: Request) -> Response:
         """A cluster: all its items, page by page, and the clusters next to it."""
@@ -164,11 +168,10 @@ class Explorer:
         page = params.integer("page", 1, least=1, most=n_pages)
         shows = [*catalog.shows[1:], *catalog.shows[:1]]  # in their order first, and not at random
         show = params.choice("show", shows or ["none"])
-        card = self._card(cluster, show, 0)
         return self._page(
             request,
             "cluster.html",
-            card=card,
+            card=self._cards([cluster], show, 0)[0],
             show=show,
             shows=shows,
             page=page,
@@ -177,7 +180,7 @@ class Explorer:
             items=catalog.choose(cluster, show, (page - 1) * ITEMS_PER_PAGE, ITEMS_PER_PAGE).tolist(),
             neighbors=[
                 (neighbor, catalog.choose(neighbor.cluster, (shows or ["none"])[0], 0, TILES_PER_NEIGHBOR).tolist())
-                for neighbor in catalog.neighbors(cluster, N_NEIGHBORS)
+                for neighbor in catalog.neighbors([cluster], N_NEIGHBORS)[0]
             ],
         )
 
@@ -220,8 +223,16 @@ class Explorer:
         n_points = fit.n_points or 1
         draw = partial(charts.draw_curve, fit.history, by_time=by == "time")
         curves = [
-            ("Distortion", "per item" if fit.n_points else "of all items", draw(lambda step: step.inertia / n_points, name="distortion")),
-            ("Active points", "that changed their cluster", draw(lambda step: step.n_active, name="active points", from_zero=True)),
+            (
+                "Distortion",
+                "per item" if fit.n_points else "of all items",
+                draw(lambda step: step.inertia / n_points, name="distortion"),
+            ),
+            (
+                "Active points",
+                "that changed their cluster",
+                draw(lambda step: step.n_active, name="active points", from_zero=True),
+            ),
         ]
         return self._page(request, "fit.html", fit=fit, by=by, curves=curves, n_points=n_points)
 
@@ -260,9 +271,7 @@ class Explorer:
         n_pages = max(1, -(-len(found) // IMAGES_PER_PAGE))
         page = params.integer("page", 1, least=1, most=n_pages)
         images = found[(page - 1) * IMAGES_PER_PAGE : page * IMAGES_PER_PAGE]
-        return self._page(
-            request, "choose.html", images=images, n_found=len(found), q=text, page=page, n_pages=n_pages
-        )
+        return self._page(request, "choose.html", images=images, n_found=len(found), q=text, page=page, n_pages=n_pages)
 
     async def match(self, request: Request) -> Response:
         """Two images side by side, and lines between what they share."""
@@ -334,7 +343,9 @@ class Explorer:
         """What an item looks like."""
         catalog, item = self._catalog(), self._number(request, "item", self._catalog().n_items, "item")
         if catalog.pictures is not None:
-            return await self._picture(request, partial(catalog.pictures.small, item), partial(catalog.pictures.large, item))
+            return await self._picture(
+                request, partial(catalog.pictures.small, item), partial(catalog.pictures.large, item)
+            )
         row = await to_thread.run_sync(catalog.row, item, limiter=self._decoding)
         return self._drawing(row)
 
@@ -351,14 +362,19 @@ class Explorer:
         """An image of the index."""
         searches = self._searches()
         path = searches.index.path_of(self._number(request, "image", len(searches.index), "image"))
-        return await self._picture(request, *(partial(pictures.picture_of_file, path, side) for side in (pictures.SMALL, pictures.LARGE)))
+        return await self._picture(
+            request, *(partial(pictures.picture_of_file, path, side) for side in (pictures.SMALL, pictures.LARGE))
+        )
 
     async def upload_picture(self, request: Request) -> Response:
         """A photo that was sent."""
         upload = self._searches().upload(request.path_params["key"])
         if upload is None:
             raise HTTPException(404, "this photo is no longer here: send it again")
-        return await self._picture(request, *(partial(pictures.picture_of_file, upload.path, side) for side in (pictures.SMALL, pictures.LARGE)))
+        return await self._picture(
+            request,
+            *(partial(pictures.picture_of_file, upload.path, side) for side in (pictures.SMALL, pictures.LARGE)),
+        )
 
     async def _picture(self, request: Request, small: Callable[[], Encoded], large: Callable[[], Encoded]) -> Response:
         make = small if Params(request.query_params).choice("size", ["small", "large"]) == "small" else large

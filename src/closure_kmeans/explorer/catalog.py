@@ -99,7 +99,8 @@ class Catalog:
         self.spreads: NDArray[np.float64] | None = None  # root mean square distance to the centre
         self.shares: NDArray[np.float64] | None = None  # of the distortion
         if labels is not None:
-            self._members, self._starts = list_members(labels, self.n_clusters)
+            members, self._starts = list_members(labels, self.n_clusters)
+            self._members = members.astype(np.int64)
             self.sizes = np.diff(self._starts)
         if labels is not None and squares is not None:
             self._members = np.lexsort((squares, labels))  # nearest first
@@ -112,7 +113,7 @@ class Catalog:
         """Compute now what the first to ask would wait for."""
         for measure in self.measures:
             self.order(measure)
-        _ = self.places
+        _ = self.places, self._around_mean
 
     # -- clusters ------------------------------------------------------------------------------------------------------
 
@@ -162,12 +163,23 @@ class Catalog:
             matching[self.labels[self.metadata.search(text)]] = True
         return matching
 
-    def neighbors(self, cluster: int, n_neighbors: int) -> list[Neighbor]:
-        """The clusters next to one, by the distances of their centres."""
-        squares = squares_to(self.centers, self.centers[cluster])
-        squares[cluster] = np.inf
-        nearest = _smallest(squares, min(n_neighbors, self.n_clusters - 1))
-        return [Neighbor(int(other), float(np.sqrt(squares[other]))) for other in nearest]
+    @cached_property
+    def _around_mean(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The centres relative to their mean, and their squared norms."""
+        centered = self.centers - self.centers.mean(axis=0)
+        return centered, np.einsum("ij,ij->i", centered, centered)
+
+    def neighbors(self, clusters: list[int], n_neighbors: int) -> list[list[Neighbor]]:
+        """The clusters next to each of some, by the distances of their centres; one product finds them all."""
+        centered, norms = self._around_mean
+        scores = norms - 2 * centered[clusters] @ centered.T
+        scores[np.arange(len(clusters)), clusters] = np.inf
+        found = []
+        for cluster, row in zip(clusters, scores, strict=True):
+            nearest = _smallest(row, min(n_neighbors, self.n_clusters - 1))
+            distances = np.sqrt(squares_to(self.centers[nearest], self.centers[cluster]))
+            found.append([Neighbor(*pair) for pair in zip(nearest.tolist(), distances.tolist(), strict=True)])
+        return found
 
     # -- items ---------------------------------------------------------------------------------------------------------
 
@@ -236,9 +248,8 @@ class Catalog:
 
 def _smallest(values: NDArray[Any], n_values: int) -> NDArray[np.int64]:
     """The places of the smallest values, ascending; only those that are finite."""
-    if n_values < len(values):
-        places = np.argpartition(values, n_values)[:n_values]
-    else:
-        places = np.arange(len(values))
+    some = n_values < len(values)
+    places = np.argpartition(values, n_values)[:n_values] if some else np.arange(len(values))
     places = places[np.isfinite(values[places])]
-    return places[np.argsort(values[places], kind="stable")]
+    ascending: NDArray[np.int64] = places[np.argsort(values[places], kind="stable")]
+    return ascending

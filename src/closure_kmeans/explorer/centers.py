@@ -47,13 +47,13 @@ def closest_distances(centers: NDArray[Any]) -> NDArray[np.float64]:
                 _look(centered, everyone[first:last], everyone, closest)
 
             threads.for_each_block(compare, len(centers), BLOCK_ROWS)
-            return np.sqrt(closest)
+            return np.sqrt(closest, out=closest)
         rng = np.random.default_rng(0)
         origin = np.zeros(centered.shape[1], centered.dtype)
         for _ in range(N_TREES):
             tree = grow_partition(centered, origin, -(-len(centered) // LEAF_SIZE), rng, threads)
             threads.for_each_block(partial(_look_in_leaves, centered, tree, closest), len(tree.starts) - 1)
-    return np.sqrt(closest)
+    return np.sqrt(closest, out=closest)
 
 
 def _look_in_leaves(
@@ -76,7 +76,7 @@ def _look(
 
 
 def project(centers: NDArray[Any]) -> NDArray[np.float32]:
-    """The centres on the plane of the first two principal components, from 0 to 1; a few at the edges may lie beyond."""
+    """The centres on the plane of the first two principal components, from 0 to 1; a few may lie beyond the edges."""
     sample = centers[:: -(-len(centers) // DATA_SAMPLE)]
     mean = sample.mean(axis=0)
     n_axes = min(2, *sample.shape)

@@ -1,4 +1,4 @@
-"""Charts as SVG texts: a histogram of sizes, curves of a fit, a map of the clusters. Colours come from the style sheet."""
+"""Charts as SVG texts: sizes of clusters, curves of a fit, a map. Colours come from the style sheet."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Bar(NamedTuple):
 
     least: int
     most: int
-    count: int
+    n_clusters: int
 
 
 def count_sizes(sizes: NDArray[Any]) -> list[Bar]:
-    """How many clusters have which sizes: each size by itself while they are few, else steps that grow with the size."""
+    """How many clusters have which sizes: each size by itself while they are few, else steps that grow with it."""
     whole = np.rint(sizes).astype(np.int64)
     low, high = int(whole.min()), int(whole.max())
     edges = np.arange(low, high + 2)
@@ -48,12 +48,12 @@ def draw_histogram(
     bars = count_sizes(sizes)
     width, height, base = 280, 96, 80
     step = width / len(bars)
-    highest = max(bar.count for bar in bars)
+    highest = max(bar.n_clusters for bar in bars)
     parts = []
     for place, bar in enumerate(bars):
-        tall = 0 if bar.count == 0 else max(2.0, 72 * bar.count / highest)
+        tall = 0 if bar.n_clusters == 0 else max(2.0, 72 * bar.n_clusters / highest)
         span = f"{bar.least:,}" if bar.least == bar.most else f"{bar.least:,} to {bar.most:,}"
-        text = f"{bar.count:,} {'cluster' if bar.count == 1 else 'clusters'} of {span} items"
+        text = f"{bar.n_clusters:,} {'cluster' if bar.n_clusters == 1 else 'clusters'} of {span} items"
         shape = Markup(
             '<g class="bar{}"><title>{}</title><rect class="hit" x="{:.1f}" width="{:.1f}" height="{}"/>'
             '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="1"/></g>'
@@ -63,16 +63,14 @@ def draw_histogram(
             *(place * step, step, base),
             *(place * step + 0.5, base - tall, max(step - 1, 0.5), tall),
         )
-        if link is not None and bar.count > 0:
+        if link is not None and bar.n_clusters > 0:
             shape = Markup('<a href="{}" aria-label="{}">{}</a>').format(link(bar), text, shape)
         parts.append(shape)
     ends = Markup('<text x="0" y="94">{:,}</text><text x="{}" y="94" text-anchor="end">{:,} items</text>')
     return Markup(
         '<svg class="histogram" viewBox="0 0 {} {}" role="group" aria-label="Number of clusters by size">'
         '<path class="axis" d="M0 {}.5H{}"/>{}{}</svg>'
-    ).format(
-        width, height, base, width, Markup("").join(parts), ends.format(bars[0].least, width, bars[-1].most)
-    )
+    ).format(width, height, base, width, Markup("").join(parts), ends.format(bars[0].least, width, bars[-1].most))
 
 
 # -- the fit -----------------------------------------------------------------------------------------------------------
@@ -122,31 +120,56 @@ def draw_curve(
     *,
     name: str,
     by_time: bool,
-    n_kept: int | None = None,
     from_zero: bool = False,
 ) -> Markup:
     """A value of every iteration against time or iterations; lines mark where a tree was added to those kept."""
     xs = [step.seconds if by_time else step.iteration for step in history]
     ys = [value(step) for step in history]
     margin = 0.06 * (max(ys) - min(ys))
-    axes = Axes((0.0 if by_time else min(1.0, xs[0]), max(xs)), (0 if from_zero else min(ys) - margin, max(ys) + margin))
-    parts = []
-    for y in ticks(*axes.y):
-        parts.append(Markup('<path class="grid" d="M{} {:.1f}H{}"/>').format(axes.left, axes.place(0, y)[1], axes.width - 10))
-        parts.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(axes.left - 8, axes.place(0, y)[1] + 4, compact(y)))
-    for x in ticks(*axes.x):
-        parts.append(Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(axes.place(x, 0)[0], axes.height - 12, compact(x)))
-    for before, step, x in zip(history, history[1:], xs[1:], strict=False):
-        if step.n_trees > before.n_trees:
-            parts.append(Markup('<path class="tree" d="M{:.1f} 12V{}"><title>tree {} added</title></path>').format(axes.place(x, 0)[0], axes.height - axes.bottom, step.n_trees))
+    axes = Axes(
+        (0.0 if by_time else min(1.0, xs[0]), max(xs)), (0 if from_zero else min(ys) - margin, max(ys) + margin)
+    )
     places = [axes.place(x, y) for x, y in zip(xs, ys, strict=True)]
+    notes = [
+        f"iteration {step.iteration}, {step.seconds:.2f} s: {name} {y:,.6g}"
+        for step, y in zip(history, ys, strict=True)
+    ]
+    parts = [*_draw_frame(axes), *_draw_trees(axes, history, xs)]
     parts.append(Markup('<path class="curve" d="M{}"/>').format("L".join(f"{x:.1f} {y:.1f}" for x, y in places)))
-    for step, (x, y), shown in zip(history, places, ys, strict=True):
-        text = f"iteration {step.iteration}, {step.seconds:.2f} s: {name} {shown:,.6g}"
-        parts.append(Markup('<g class="dot"><circle class="hit" cx="{:.1f}" cy="{:.1f}" r="9"/><circle cx="{:.1f}" cy="{:.1f}" r="2.5"/><title>{}</title></g>').format(x, y, x, y, text))
+    parts += [
+        Markup(
+            '<g class="dot"><circle class="hit" cx="{x:.1f}" cy="{y:.1f}" r="9"/>'
+            '<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/><title>{note}</title></g>'
+        ).format(x=x, y=y, note=note)
+        for (x, y), note in zip(places, notes, strict=True)
+    ]
     return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{} against {}">{}</svg>').format(
         axes.width, axes.height, name, "time" if by_time else "iterations", Markup("").join(parts)
     )
+
+
+def _draw_frame(axes: Axes) -> list[Markup]:
+    """Lines at round numbers, and the numbers."""
+    parts = []
+    for y in ticks(*axes.y):
+        height = axes.place(axes.x[0], y)[1]
+        parts += [
+            Markup('<path class="grid" d="M{} {:.1f}H{}"/>').format(axes.left, height, axes.width - 10),
+            Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(axes.left - 8, height + 4, compact(y)),
+        ]
+    text = Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>')
+    parts += [text.format(axes.place(x, axes.y[0])[0], axes.height - 12, compact(x)) for x in ticks(*axes.x)]
+    return parts
+
+
+def _draw_trees(axes: Axes, history: Sequence[Iteration], xs: Sequence[float]) -> list[Markup]:
+    """A line where a tree was added to those that are kept."""
+    line = Markup('<path class="tree" d="M{:.1f} 12V{}"><title>tree {} added</title></path>')
+    return [
+        line.format(axes.place(x, axes.y[0])[0], axes.height - axes.bottom, step.n_trees)
+        for before, step, x in zip(history, history[1:], xs[1:], strict=False)
+        if step.n_trees > before.n_trees
+    ]
 
 
 # -- the map -----------------------------------------------------------------------------------------------------------

@@ -104,6 +104,10 @@ class Metadata:
         """What to call an item."""
         return str(self._title.values[int(self._title.codes[item])])
 
+    def typical(self, items: NDArray[Any]) -> str | None:
+        """What the first of some items is called, unless many share such a name: then the frequent ones say more."""
+        return None if len(items) == 0 or self._title.repeats else self.title(int(items[0]))
+
     def entries(self, item: int) -> dict[str, str]:
         """All that is known of an item."""
         return {column.name: str(column.values[int(column.codes[item])]) for column in self.columns}
@@ -118,13 +122,14 @@ class Metadata:
 
     def frequent(self, items: NDArray[Any], n_values: int = 3) -> list[Frequent]:
         """The values that most of some items have, of columns that repeat theirs; most frequent first."""
-        frequent = []
-        for column in self.columns:
-            if not column.repeats or len(items) == 0:
-                continue
-            codes, counts = np.unique(column.codes[items], return_counts=True)
-            for place in np.argsort(-counts, kind="stable")[:n_values]:
-                frequent.append(Frequent(column.name, str(column.values[int(codes[place])]), counts[place] / len(items)))
+        frequent: list[Frequent] = []
+        for column in self.columns if len(items) else []:
+            if column.repeats:
+                codes, counts = np.unique(column.codes[items], return_counts=True)
+                most = np.argsort(-counts, kind="stable")[:n_values]
+                values = column.values.take(codes[most]).to_pylist()
+                shares = (counts[most] / len(items)).tolist()
+                frequent += [Frequent(column.name, *pair) for pair in zip(values, shares, strict=True)]
         frequent = [one for one in frequent if one.value]
         return sorted(frequent, key=lambda one: -one.share)[:n_values]
 

@@ -1,4 +1,4 @@
-"""What the address of a page asks for. Whatever is not as it should be is the asker's mistake, and answered with 400."""
+"""What the address of a page asks for. What is not as it should be is the asker's mistake, and answered with 400."""
 
 from __future__ import annotations
 

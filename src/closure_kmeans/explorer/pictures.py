@@ -182,6 +182,7 @@ def missing(reason: str) -> Encoded:
     svg = (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 64 64"><rect width="64" height="64" fill="#8884"/>'
         '<path d="M20 24h24v18H20zM24 38l6-7 5 5 3-3 4 5" fill="none" stroke="#888" stroke-width="1.5"/>'
-        f'<text x="32" y="54" font-size="6" font-family="sans-serif" fill="#888" text-anchor="middle">{reason}</text></svg>'
+        f'<text x="32" y="54" font-size="6" font-family="sans-serif" fill="#888" text-anchor="middle">{reason}</text>'
+        "</svg>"
     )
     return Encoded(svg.encode(), "image/svg+xml")

@@ -7,6 +7,7 @@ import shlex
 import threading
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,6 +79,12 @@ class Searches:
         self._uploads: OrderedDict[str, Upload] = OrderedDict()
         self._lock = threading.Lock()
 
+    def prepare(self) -> None:
+        """Compile, or load, now what the first query would wait for."""
+        with suppress(ValueError):  # an image without features
+            self.match(Question(0), 0)
+            self.answer(Question(0))
+
     # -- photos that were sent -----------------------------------------------------------------------------------------
 
     def new_upload(self, name: str) -> Upload:
@@ -138,7 +145,10 @@ class Searches:
         pairs = align(here, there, settings).pairs
         lines = np.hstack([here.keypoints[pairs[:, 0], :2], there.keypoints[pairs[:, 1], :2]])
         return Match(
-            (picture_size(self.path_of(question), here.keypoints), picture_size(self.index.path_of(image), there.keypoints)),
+            (
+                picture_size(self.path_of(question), here.keypoints),
+                picture_size(self.index.path_of(image), there.keypoints),
+            ),
             [tuple(line) for line in lines.tolist()],
             (len(here.words), len(there.words)),
         )

@@ -23,7 +23,7 @@ EVERYWHERE = ("0.0.0.0", "::", "")
 
 
 def access(host: str) -> dict[str, Any]:
-    """Who may ask a server at an address, as ``make_app`` takes it: whoever has the token, unless it is this machine."""
+    """Who may ask a server at an address, as ``make_app`` takes it: this machine, or whoever has the token."""
     if host in ("localhost", "127.0.0.1", "::1"):
         return {"hosts": LOOPBACK, "token": None}
     named = f"[{host}]" if ":" in host else host.lower()
@@ -56,7 +56,7 @@ def address(listening: socket.socket, token: str | None) -> str:
     return f"http://{named}:{port}/" + (f"?token={token}" if token else "")
 
 
-def serve(app: Any, listening: socket.socket, *, open_browser: str | None, prepare: Callable[[], None]) -> None:
+def serve(app: Any, listening: socket.socket, *, open_browser: str | None, prepare: Callable[[], Any]) -> None:
     """Answer requests until interrupted; ``prepare`` runs beside it."""
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, server_header=False)
