@@ -47,13 +47,14 @@ def closest_distances(centers: NDArray[Any]) -> NDArray[np.float64]:
                 _look(centered, everyone[first:last], everyone, closest)
 
             threads.for_each_block(compare, len(centers), BLOCK_ROWS)
-            return np.sqrt(closest, out=closest)
-        rng = np.random.default_rng(0)
-        origin = np.zeros(centered.shape[1], centered.dtype)
-        for _ in range(N_TREES):
-            tree = grow_partition(centered, origin, -(-len(centered) // LEAF_SIZE), rng, threads)
-            threads.for_each_block(partial(_look_in_leaves, centered, tree, closest), len(tree.starts) - 1)
-    return np.sqrt(closest, out=closest)
+        else:
+            rng = np.random.default_rng(0)
+            origin = np.zeros(centered.shape[1], centered.dtype)
+            for _ in range(N_TREES):
+                tree = grow_partition(centered, origin, -(-len(centered) // LEAF_SIZE), rng, threads)
+                threads.for_each_block(partial(_look_in_leaves, centered, tree, closest), len(tree.starts) - 1)
+    distances: NDArray[np.float64] = np.sqrt(closest)
+    return distances
 
 
 def _look_in_leaves(

@@ -49,12 +49,13 @@ function redraw() {
 }
 
 function inSight() {
-  const seen = [];
+  const seen = new Uint32Array(order.length);
+  let n = 0;
   for (const i of order) {
     const r = radii[i] * view.scale, px = x[i] * view.scale + view.left, py = y[i] * view.scale + view.top;
-    if (px > -r && px < canvas.width + r && py > -r && py < canvas.height + r) seen.push(i);
+    if (px > -r && px < canvas.width + r && py > -r && py < canvas.height + r) seen[n++] = i;
   }
-  return seen;
+  return seen.subarray(0, n);
 }
 
 function draw() {
