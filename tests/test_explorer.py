@@ -546,3 +546,12 @@ def test_small_pictures_are_kept():
     for _ in range(3):
         shown.small(1)
     assert asked == [1]
+
+
+def test_distances_of_a_cosine_model_are_those_of_directions(tmp_path):
+    X = make_rows() * np.random.default_rng(0).uniform(0.1, 10, (300, 1)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", X)
+    model = ClosureKMeans(n_clusters=10, metric="cosine", random_state=0).fit(X)
+    model.save(tmp_path / "model.safetensors")
+    result = run("evaluate", tmp_path / "model.safetensors", tmp_path / "rows.npy", "--json")
+    assert json.loads(result.output)["distortion"] <= 1.01 * model.inertia_ / 300
