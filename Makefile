@@ -6,13 +6,16 @@ BIN := $(VENV)/bin
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs paper clean
+.PHONY: help demo explore test lint format docs paper clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/plot.stamp  ## cluster real data, compare with exact Lloyd, draw a picture
 	@$(BIN)/closure-kmeans demo
+
+explore: $(VENV)/explore.stamp  ## look at clusters in a browser: of CLOSURE_KMEANS_DATA if it names photos, else the embedded data
+	@$(BIN)/python -m benchmarks.explore
 
 test: $(VENV)/test.stamp  ## run all tests, then those of the kernels with the JIT off and with bounds checks
 	$(BIN)/pytest -q -n 2

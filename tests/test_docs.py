@@ -16,7 +16,8 @@ pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="the docs are not part
 PAGES = [
     page
     for page in sorted(DOCS.rglob("*.md"))
-    if "```python\n" in page.read_text("utf-8") and page.name not in ("files.md", "retrieval.md", "baselines.md", "features.md")
+    if "```python\n" in page.read_text("utf-8")
+    and page.name not in ("files.md", "retrieval.md", "baselines.md", "features.md")
 ]
 
 
@@ -38,7 +39,8 @@ def run(command):
 def follow(page, smaller=None):
     """Do what a page says, one example after the other; the names that its Python has in the end.
 
-    ``smaller`` are words of its Python to replace, so that it takes less time. Commands of pages that speak of the reader's own files are tested in test_cli.py and test_retrieval.py.
+    ``smaller`` are words of its Python to replace, so that it takes less time. Commands of pages that speak of the
+    reader's own files are tested in test_cli.py and test_retrieval.py.
     """
     names = {}
     for language, text in blocks(page):

@@ -7,7 +7,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from tqdm.auto import tqdm
 
 from closure_kmeans import _validation as check
+from closure_kmeans._files import library
 from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.checkpoint import Checkpoint
 from closure_kmeans.initialize import start_labels
@@ -37,6 +38,9 @@ from closure_kmeans.quantizer import (
     squared_distances,
 )
 from closure_kmeans.storage import save_model
+
+if TYPE_CHECKING:
+    from closure_kmeans.explorer.notebook import Grid
 
 
 class Outcome(NamedTuple):
@@ -309,6 +313,40 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             return None
         with Threads(count_threads(self.n_jobs)) as threads:
             return self._quantizer(precision(self.cluster_centers_.dtype), threads)
+    # -- notebooks -----------------------------------------------------------------------------------------------------
+
+    def show_cluster(self, cluster: int, X: ArrayLike | None = None, *, images: Any = None, n_items: int = 24) -> Grid:
+        """The rows of a cluster as a grid, for a notebook; it needs the extra ``explore``.
+
+        Parameters
+        ----------
+        cluster : int
+            The number of the cluster.
+        X : (n, d) array, default=None
+            The rows that the model was fitted to: those nearest to the centre come first, and are drawn if there are no
+            images.
+        images : folder, list of paths and arrays, or array of shape (n, height, width[, 3]), default=None
+            An image for each row.
+        n_items : int, default=24
+            How many rows to show.
+        """
+        check_is_fitted(self, "labels_")
+        library("markupsafe", "explore", "a grid")
+        from closure_kmeans.explorer.notebook import cluster_grid
+
+        return cluster_grid(self, cluster, X, images, n_items)
+
+    def _summary(self) -> str:
+        """What a notebook shows below the parameters; nothing without the extra ``explore``."""
+        try:
+            from closure_kmeans.explorer.notebook import summary
+        except ImportError:
+            return ""
+        return summary(self)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        return bundle | {"text/html": bundle["text/html"] + self._summary()} if "text/html" in bundle else bundle
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

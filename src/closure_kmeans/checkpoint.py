@@ -233,18 +233,35 @@ def _digest(array: NDArray[Any]) -> str:
     return hashlib.blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=8).hexdigest()
 
 
+class Progress(NamedTuple):
+    """How far a fit has got."""
+
+    history: list[Iteration]
+    converged: bool
+    identity: dict[str, Any]  # what makes it the same fit: see ``fingerprint``
+
+
+def read_progress(path: str | os.PathLike[str]) -> Progress:
+    """How far the fit of a checkpoint has got; none of its arrays are read."""
+    path = checkpoint_file(path)
+    with reading(path, "a checkpoint"):
+        facts = read_facts(path, "checkpoint")
+        history = [Iteration(*record) for record in facts["history"]]
+        return Progress(history, facts["converged"], facts["identity"])
+
+
 def describe_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What is in a checkpoint, for people."""
     path = checkpoint_file(path)
     with reading(path, "a checkpoint"):
-        facts = read_facts(path, "checkpoint")
-        last = Iteration(*facts["history"][-1])
+        progress = read_progress(path)
+        last = progress.history[-1]
         return {
             "kind": "checkpoint",
             "iterations": last.iteration,
             "seconds": last.seconds,
             "inertia": last.inertia,
-            "converged": facts["converged"],
+            "converged": progress.converged,
             "bytes": path.stat().st_size,
-            **facts["identity"],
+            **progress.identity,
         }

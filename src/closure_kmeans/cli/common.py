@@ -118,18 +118,28 @@ def write_array(target: str, array: NDArray[Any]) -> None:
 
 
 def assign(
-    model: BaseKMeans, rows: NDArray[Any] | Vectors, *, exact: bool = False, distances: bool = True, quiet: bool
+    model: BaseKMeans,
+    rows: NDArray[Any] | Vectors,
+    *,
+    labels: NDArray[np.int32] | None = None,
+    exact: bool = False,
+    distances: bool = True,
+    quiet: bool,
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """The nearest centre of each row, and the squared distance to it if wanted; some rows at a time, with a bar."""
-    labels = np.empty(len(rows), np.int32)
+    """The nearest centre of each row, and the squared distance to it if wanted; some rows at a time, with a bar.
+
+    ``labels`` are the clusters if they are known already.
+    """
+    known, labels = labels is not None, np.empty(len(rows), np.int32) if labels is None else labels
     squares = np.empty(len(rows) if distances else 0)
     with tqdm(total=len(rows), desc="assigning", unit=" rows", unit_scale=True, disable=quiet or None) as bar:
         for first in range(0, len(rows), BATCH_ROWS):
             batch = slice(first, min(first + BATCH_ROWS, len(rows)))
             block = np.asarray(rows[batch])
-            labels[batch] = model.predict(block, exact=exact)
+            if not known:
+                labels[batch] = model.predict(block, exact=exact)
             if distances:
-                squares[batch] = metrics.squared_distances(block, model.cluster_centers_, labels[batch])
+                squares[batch] = metrics.squared_distances(model._counted(block), model.cluster_centers_, labels[batch])
             bar.update(len(block))
     return labels, squares
 

@@ -56,6 +56,7 @@ class _Remembering(click.Command):
 @click.option("-k", "--clusters", "n_clusters", type=click.IntRange(1), required=True, help="Number of clusters.")
 @output_option("-o", "--output", suffixes=(".safetensors",), required=True, help="Where to write the model.")
 @output_option("--labels", suffixes=(".npy",), standard=True, help="Where to write the cluster of each row.")
+@click.option("--training", is_flag=True, help="Keep the labels and the history in the model, to look at them later.")
 @with_seed
 @with_threads
 @click.option("--max-time", type=duration, metavar="TIME", help="When to stop at the latest: 90, 90s, 5m, 1.5h.")
@@ -107,6 +108,7 @@ def fit(
     name: str | None,
     output: str,
     labels: str | None,
+    training: bool,
     paper: bool,
     resume: bool,
     as_json: bool,
@@ -132,7 +134,7 @@ def fit(
         click.echo(f"{rows.shape[0]:,} x {rows.shape[1]} {rows.dtype} into {model.n_clusters:,} clusters", err=True)
     with Progress(model, len(rows), quiet=quiet, as_json=as_json) as progress:
         _run(model.set_params(callback=progress), rows)
-    model.save(output)
+    model.save(output, training=training)
     if labels is not None:
         write_array(labels, model.labels_)
     if not quiet:

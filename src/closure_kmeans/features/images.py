@@ -147,8 +147,10 @@ def read_picture(image: ImageLike, name: str, enough: Sizes, max_pixels: int) ->
     return Picture(to_grey(values, name), full_size)
 
 
-def decode(path: Path, name: str, enough: Sizes, max_pixels: int) -> tuple[NDArray[Any], tuple[int, int]]:
-    """The values of a file, upright, and its full size."""
+def decode(
+    path: Path, name: str, enough: Sizes, max_pixels: int, mode: str = "L"
+) -> tuple[NDArray[Any], tuple[int, int]]:
+    """The values of a file, upright, and its full size; those of a JPEG in grey (``mode="L"``) or in colour (RGB)."""
     if not path.is_file():
         raise ImageError(f"{name} must be a file, but there is {'something else' if path.exists() else 'none'}")
     try:
@@ -156,7 +158,7 @@ def decode(path: Path, name: str, enough: Sizes, max_pixels: int) -> tuple[NDArr
             width, height = image.size
             if width * height > max_pixels:
                 raise ImageError(f"{name} must have at most max_pixels={max_pixels} pixels, got {width} x {height}")
-            image.draft("L", enough(width, height))  # JPEG only: decodes at 1/2, 1/4 or 1/8
+            image.draft(mode, enough(width, height))  # JPEG only: decodes at 1/2, 1/4 or 1/8
             image.load()
             turned = image.getexif().get(ExifTags.Base.Orientation) in TURNED
             values = to_array(ImageOps.exif_transpose(image), name)

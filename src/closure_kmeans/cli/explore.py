@@ -1,0 +1,263 @@
+"""``closure-kmeans explore`` and ``closure-kmeans report``."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+import closure_kmeans
+from closure_kmeans._files import library
+from closure_kmeans.cli.common import assign, example, output_option, read_vectors, with_quiet, with_threads
+from closure_kmeans.datasets import load_sift
+from closure_kmeans.demo import prepare_kernels
+from closure_kmeans.vectors import FileFormatError, Vectors
+
+if TYPE_CHECKING:
+    from closure_kmeans.base import BaseKMeans
+    from closure_kmeans.explorer.catalog import Catalog
+    from closure_kmeans.explorer.metadata import Metadata
+    from closure_kmeans.explorer.queries import Searches
+
+# Clusters of the embedded data.
+N_CLUSTERS = 500
+# The column of the metadata that names the image of an item.
+IMAGE_COLUMN = "image"
+
+
+def _about_items(command: Any) -> Any:
+    """The argument MODEL, and the options that say what its items are."""
+    for option in (
+        with_quiet,
+        with_threads,
+        click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file, that holds the vectors."),
+        click.option(
+            "--metadata",
+            type=click.Path(exists=True, dir_okay=False),
+            help="A CSV or Parquet file with a row for each vector.",
+        ),
+        click.option(
+            "--images",
+            type=click.Path(exists=True),
+            help="A folder with an image for each vector, or an .npy array of them.",
+        ),
+        click.option(
+            "--labels",
+            type=click.Path(exists=True, dir_okay=False),
+            help="An .npy file with the cluster of each vector.",
+        ),
+        click.option("--vectors", type=click.Path(exists=True), help="The vectors that were clustered."),
+        click.argument("model", required=False, type=click.Path(exists=True, dir_okay=False)),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(
+    epilog=example(
+        "closure-kmeans explore",
+        "closure-kmeans explore words.safetensors --vectors vectors.npy --images PHOTOS/",
+        "closure-kmeans explore --index photos.index --checkpoint ck/",
+    )
+)
+@_about_items
+@click.option(
+    "--index",
+    "index_file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="An index to search, of retrieval index.",
+)
+@click.option("--checkpoint", type=click.Path(), help="The checkpoint of a fit to watch, be it still to come.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Another address to answer at. A token is then asked for."
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), show_default="8643, or a free one", help="The port to answer at."
+)
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
+def explore(
+    model: str | None,
+    vectors: str | None,
+    labels: str | None,
+    images: str | None,
+    metadata: str | None,
+    name: str | None,
+    threads: int | None,
+    quiet: bool,
+    index_file: str | None,
+    checkpoint: str | None,
+    host: str,
+    port: int | None,
+    no_browser: bool,
+) -> None:
+    """Look at clusters, a fit and an index, in a browser.
+
+    MODEL is what fit has written. Without anything, the embedded data is clustered and shown. The page is on this
+    machine only.
+    """
+    _need_extra()
+    from closure_kmeans.explorer.app import make_app
+    from closure_kmeans.explorer.fit import fit_of_checkpoint, fit_of_model
+    from closure_kmeans.explorer.server import access, address, bind, serve
+
+    catalog = None
+    if model is not None or (index_file is None and checkpoint is None):
+        catalog = _open_catalog(model, vectors, labels, images, metadata, name, threads, quiet)
+    shown = None if catalog is None else fit_of_model(catalog.model)
+    allowed = access(host)
+    listening = bind(host, port)
+    with listening, tempfile.TemporaryDirectory(prefix="closure-kmeans-") as folder:
+        searches = None if index_file is None else _open_index(index_file, Path(folder))
+        app = make_app(
+            catalog, searches, lambda: shown if checkpoint is None else fit_of_checkpoint(checkpoint), **allowed
+        )
+        url = address(listening, allowed["token"])
+        click.echo(f"{url}  (Ctrl-C ends it)")
+        parts = [part for part in (catalog, searches) if part is not None]
+        serve(
+            app,
+            listening,
+            open_browser=None if no_browser else url,
+            prepare=lambda: [part.prepare() for part in parts],
+        )
+
+
+@click.command(
+    epilog=example("closure-kmeans report words.safetensors --vectors vectors.npy --images PHOTOS/ -o clusters.html")
+)
+@_about_items
+@output_option("-o", "--output", suffixes=(".html",), required=True, help="Where to write the report.")
+@click.option("--clusters", type=click.IntRange(1), default=100, show_default=True, help="How many clusters to show.")
+@click.option(
+    "--sort",
+    type=click.Choice(["size", "spread", "share", "neighbor", "number"]),
+    default="size",
+    show_default=True,
+    help="Which clusters come first.",
+)
+@click.option("--smallest", is_flag=True, help="Begin with the smallest.")
+@click.option(
+    "--show",
+    type=click.Choice(["random", "nearest", "farthest"]),
+    default="random",
+    show_default=True,
+    help="Which items to show of a cluster.",
+)
+def report(
+    model: str | None,
+    vectors: str | None,
+    labels: str | None,
+    images: str | None,
+    metadata: str | None,
+    name: str | None,
+    threads: int | None,
+    quiet: bool,
+    output: str,
+    clusters: int,
+    sort: str,
+    smallest: bool,
+    show: str,
+) -> None:
+    """Write the clusters into one HTML file, to send to somebody.
+
+    It holds everything that it shows, and loads nothing. Without MODEL it is about the embedded data.
+    """
+    _need_extra()
+    from closure_kmeans.explorer.report import write_report
+
+    catalog = _open_catalog(model, vectors, labels, images, metadata, name, threads, quiet)
+    if sort not in catalog.measures:
+        raise click.UsageError(f"--sort {sort} needs distances: give the vectors by --vectors")
+    write_report(output, catalog, n_clusters=clusters, sort=sort, descending=not smallest, show=show)
+    if not quiet:
+        click.echo(f"written: {output}")
+
+
+def _need_extra() -> None:
+    for needed in ("starlette", "uvicorn", "jinja2"):
+        library(needed, "explore", "the explorer")
+
+
+def _open_catalog(
+    model: str | None,
+    vectors: str | None,
+    labels: str | None,
+    images: str | None,
+    metadata: str | None,
+    name: str | None,
+    threads: int | None,
+    quiet: bool,
+) -> Catalog:
+    """The clusters of a model and what is known of its items; or those of the embedded data."""
+    from closure_kmeans.explorer.catalog import Catalog
+    from closure_kmeans.explorer.pictures import open_pictures
+
+    rows: NDArray[Any] | Vectors | None
+    if model is None:
+        fitted, rows = _fit_embedded(threads, quiet)
+    else:
+        fitted = closure_kmeans.load(model).set_params(n_jobs=threads)
+        rows = None if vectors is None else read_vectors(vectors, name)
+    known = _labels_of(fitted, labels, None if rows is None else len(rows))
+    squares = None
+    if rows is not None:
+        known, squares = assign(fitted, rows, labels=known, quiet=quiet)
+    about = None if model is None else _open_metadata(metadata, vectors)
+    pictures = None
+    if images is not None:
+        pictures = open_pictures(images, None if about is None else about.column(IMAGE_COLUMN))
+    return Catalog(fitted, rows, labels=known, squares=squares, pictures=pictures, metadata=about)
+
+
+def _fit_embedded(threads: int | None, quiet: bool) -> tuple[BaseKMeans, NDArray[np.uint8]]:
+    X = load_sift()
+    if not quiet:
+        click.echo(f"{len(X):,} embedded SIFT descriptors into {N_CLUSTERS} clusters", err=True)
+    prepare_kernels(X, N_CLUSTERS, seed=0, n_threads=threads)  # so that the fit's times are its own
+    return closure_kmeans.ClosureKMeans(n_clusters=N_CLUSTERS, random_state=0, n_jobs=threads).fit(X), X
+
+
+def _labels_of(fitted: BaseKMeans, path: str | None, n_rows: int | None) -> NDArray[np.int32] | None:
+    """The clusters of the items as far as they are known: from a file, or in the model."""
+    if path is not None:
+        labels: NDArray[Any] = np.load(path, allow_pickle=False)
+        n_clusters = len(fitted.cluster_centers_)
+        if labels.ndim != 1 or labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= n_clusters:
+            raise FileFormatError(f"'{path}' must hold a cluster from 0 to {n_clusters - 1} for each vector")
+        if n_rows is not None and len(labels) != n_rows:
+            raise FileFormatError(f"'{path}' must hold a cluster for each of {n_rows} vectors, but has {len(labels)}")
+        return labels.astype(np.int32)
+    own: NDArray[np.int32] | None = getattr(fitted, "labels_", None)
+    return own if own is not None and (n_rows is None or len(own) == n_rows) else None
+
+
+def _open_metadata(path: str | None, vectors: str | None) -> Metadata | None:
+    """What is known of the items: a file that is named, or one beside the vectors; or in the file of the vectors."""
+    from closure_kmeans.explorer.metadata import FORMATS, Metadata
+
+    if path is not None:
+        return Metadata.open(path)
+    if vectors is None:
+        return None
+    beside = [Path(vectors).with_suffix(ending) for ending in FORMATS]
+    found = next((file for file in beside if file.is_file()), None)
+    if found is None:
+        return None
+    if found == Path(vectors) and not Metadata.has_columns(found):
+        return None
+    return Metadata.open(found)
+
+
+def _open_index(path: str, uploads: Path) -> Searches:
+    library("cv2", "explore", "an index")
+    from closure_kmeans.explorer.queries import Searches
+    from closure_kmeans.retrieval import ImageIndex
+
+    index = ImageIndex.load(path)
+    if len(index) == 0:
+        raise FileFormatError(f"'{path}' must hold images, but is empty")
+    return Searches(index, path, uploads)

@@ -1,0 +1,255 @@
+"""What there is to look at: the clusters of a model, and the items in them.
+
+Everything is an array over clusters or over items, made once; a page asks for a few rows of them. What is missing
+(vectors, labels, pictures) is ``None``, and the pages leave it out.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closure_kmeans.explorer.centers import closest_distances, project, squares_to
+from closure_kmeans.export import list_members
+
+if TYPE_CHECKING:
+    from closure_kmeans.base import BaseKMeans
+    from closure_kmeans.explorer.metadata import Metadata
+    from closure_kmeans.explorer.pictures import Pictures
+    from closure_kmeans.vectors import Vectors
+
+# Items that are looked through for those most like one, and the clusters that they are taken from.
+MOST_CANDIDATES, CANDIDATE_CLUSTERS = 4000, 8
+
+
+# What clusters can be sorted by, and the arrays that hold it.
+MEASURES = {
+    "size": "sizes",
+    "spread": "spreads",
+    "share": "shares",
+    "neighbor": "separations",
+    "number": "numbers",
+}
+NEED_DISTANCES = ("spread", "share")
+
+
+class Neighbor(NamedTuple):
+    """A cluster beside something."""
+
+    cluster: int
+    distance: float
+
+
+class Standing(NamedTuple):
+    """Where an item stands: between its own cluster and the best of the others."""
+
+    own: Neighbor
+    second: Neighbor | None  # None where there is only one cluster
+
+    @property
+    def ratio(self) -> float | None:
+        """The paper's distance ratio: 0 on the border to the second cluster, 1 at the centre of its own."""
+        if self.second is None or self.second.distance == 0:
+            return None
+        return 1 - self.own.distance / self.second.distance
+
+
+class Catalog:
+    """The clusters of a model, and the items in them.
+
+    Parameters
+    ----------
+    model : fitted estimator
+    rows : (n, d) array or Vectors, optional
+        The vectors of the items.
+    labels : (n,) array, optional
+        The cluster of each item.
+    squares : (n,) array, optional
+        The squared distance of each item to the centre of its cluster.
+    pictures : Pictures, optional
+        What the items look like.
+    metadata : Metadata, optional
+        What else is known of them.
+    """
+
+    def __init__(
+        self,
+        model: BaseKMeans,
+        rows: NDArray[Any] | Vectors | None = None,
+        *,
+        labels: NDArray[np.int32] | None = None,
+        squares: NDArray[np.float64] | None = None,
+        pictures: Pictures | None = None,
+        metadata: Metadata | None = None,
+    ) -> None:
+        self.model = model
+        self.centers = np.asarray(model.cluster_centers_)
+        self.rows, self.labels, self.squares = rows, labels, squares
+        self.pictures, self.metadata = pictures, metadata
+        self.n_clusters, self.n_features = self.centers.shape
+        self.n_items = 0 if labels is None else len(labels)
+        for name, part in (("vectors", rows), ("distances", squares), ("pictures", pictures), ("metadata", metadata)):
+            if part is not None and len(part) != self.n_items:
+                raise ValueError(f"{name} must be as many as the items, {self.n_items}, got {len(part)}")
+        self.numbers = np.arange(self.n_clusters)
+        self.sizes = np.asarray(model.cluster_sizes_)
+        self.spreads: NDArray[np.float64] | None = None  # root mean square distance to the centre
+        self.shares: NDArray[np.float64] | None = None  # of the distortion
+        if labels is not None:
+            members, self._starts = list_members(labels, self.n_clusters)
+            self._members = members.astype(np.int64)
+            self.sizes = np.diff(self._starts)
+        if labels is not None and squares is not None:
+            self._members = np.lexsort((squares, labels))  # nearest first
+            errors = np.bincount(labels, squares, self.n_clusters)
+            self.shares = errors / max(errors.sum(), np.finfo(float).tiny)
+            self.spreads = np.sqrt(errors / np.maximum(self.sizes, 1))
+        self._orders: dict[str, NDArray[np.int64]] = {}
+
+    def prepare(self) -> None:
+        """Compute now what the first to ask would wait for."""
+        for measure in self.measures:
+            self.order(measure)
+        _ = self.places, self._around_mean
+
+    # -- clusters ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def separations(self) -> NDArray[np.float64]:
+        """(k,) The distance from each centre to the one closest to it; of very many centres, hardly ever a next one."""
+        return closest_distances(self.centers)
+
+    @cached_property
+    def places(self) -> NDArray[np.float32]:
+        """(k, 2) The centres on a map, from 0 to 1."""
+        return project(self.centers)
+
+    @property
+    def measures(self) -> list[str]:
+        """What clusters can be sorted by."""
+        return [name for name in MEASURES if self.squares is not None or name not in NEED_DISTANCES]
+
+    def order(self, measure: str) -> NDArray[np.int64]:
+        """All clusters by a measure, ascending."""
+        if measure not in self._orders:
+            self._orders[measure] = np.argsort(getattr(self, MEASURES[measure]), kind="stable")
+        return self._orders[measure]
+
+    def find(
+        self, measure: str, *, descending: bool, least: int = 0, most: int | None = None, text: str = ""
+    ) -> NDArray[np.int64]:
+        """The clusters of some sizes that match a text, in the order of a measure.
+
+        A text is the number of a cluster, or part of what is known of one of its items.
+        """
+        order = self.order(measure)
+        keep = self.sizes >= least
+        if most is not None:
+            keep &= self.sizes <= most
+        if text:
+            keep &= self._matching(text)
+        found = order[keep[order]]
+        return found[::-1] if descending else found
+
+    def _matching(self, text: str) -> NDArray[np.bool_]:
+        matching = np.zeros(self.n_clusters, bool)
+        number = text.removeprefix("#")
+        if number.isascii() and number.isdigit() and int(number) < self.n_clusters:
+            matching[int(number)] = True
+        if self.metadata is not None and self.labels is not None:
+            matching[self.labels[self.metadata.search(text)]] = True
+        return matching
+
+    @cached_property
+    def _around_mean(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The centres relative to their mean, and their squared norms."""
+        centered = self.centers - self.centers.mean(axis=0)
+        return centered, np.einsum("ij,ij->i", centered, centered)
+
+    def neighbors(self, clusters: list[int], n_neighbors: int) -> list[list[Neighbor]]:
+        """The clusters next to each of some, by the distances of their centres; one product finds them all."""
+        centered, norms = self._around_mean
+        scores = norms - 2 * centered[clusters] @ centered.T
+        scores[np.arange(len(clusters)), clusters] = np.inf
+        found = []
+        for cluster, row in zip(clusters, scores, strict=True):
+            nearest = _smallest(row, min(n_neighbors, self.n_clusters - 1))
+            distances = np.sqrt(squares_to(self.centers[nearest], self.centers[cluster]))
+            found.append([Neighbor(*pair) for pair in zip(nearest.tolist(), distances.tolist(), strict=True)])
+        return found
+
+    # -- items ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def shows(self) -> list[str]:
+        """The ways to choose items of a cluster, the best first."""
+        if self.labels is None:
+            return []
+        return ["random", "nearest", "farthest"] if self.squares is not None else ["random", "first"]
+
+    def members(self, cluster: int) -> NDArray[np.int64]:
+        """The items of a cluster, nearest first where the distances are known."""
+        if self.labels is None:
+            return np.empty(0, np.int64)
+        return self._members[self._starts[cluster] : self._starts[cluster + 1]]
+
+    def choose(self, cluster: int, show: str, first: int, n_items: int) -> NDArray[np.int64]:
+        """Some items of a cluster, in one of the orders of ``shows``; always the same for the same question."""
+        members = self.members(cluster)
+        if show == "farthest":
+            members = members[::-1]
+        if show == "random":
+            members = np.random.default_rng(cluster).permutation(members)
+        return members[first : first + n_items]
+
+    def row(self, item: int) -> NDArray[Any] | None:
+        """The vector of an item."""
+        return None if self.rows is None else np.asarray(self.rows[item : item + 1])[0]
+
+    def standing(self, item: int) -> Standing | None:
+        """Where an item stands, if its vector is known."""
+        if self.rows is None or self.labels is None:
+            return None
+        squares = squares_to(self.centers, self._counted([item])[0])
+        own = int(self.labels[item])
+        own_square, squares[own] = float(squares[own]), np.inf
+        best = int(squares.argmin())
+        second = Neighbor(best, float(np.sqrt(squares[best]))) if self.n_clusters > 1 else None
+        return Standing(Neighbor(own, float(np.sqrt(own_square))), second)
+
+    def similar(self, item: int, n_items: int) -> list[tuple[int, float]]:
+        """The items most like one, and their distances: those of the clusters around it, as many as are looked at."""
+        if self.rows is None or self.labels is None:
+            return []
+        row = self._counted([item])[0]
+        squares = squares_to(self.centers, row)
+        clusters = _smallest(squares, min(CANDIDATE_CLUSTERS, self.n_clusters))
+        near = np.concatenate([self.members(int(self.labels[item])), *map(self.members, clusters)])
+        _, first = np.unique(near, return_index=True)
+        candidates = np.sort(near[np.sort(first)][:MOST_CANDIDATES])
+        candidates = candidates[candidates != item]
+        apart = squares_to(self._counted(candidates), row)
+        nearest = _smallest(apart, min(n_items, len(apart)))
+        return [(int(candidates[place]), float(np.sqrt(apart[place]))) for place in nearest]
+
+    def _counted(self, items: NDArray[Any] | list[int]) -> NDArray[Any]:
+        """The rows of some items, as they count for the model."""
+        rows: Any = self.rows
+        if isinstance(rows, np.ndarray):
+            chosen = rows[np.asarray(items, np.int64)]
+        else:
+            chosen = np.concatenate([np.asarray(rows[:0]), *(rows[item : item + 1] for item in map(int, items))])
+        counted: NDArray[Any] = self.model._counted(np.ascontiguousarray(chosen))
+        return counted
+
+
+def _smallest(values: NDArray[Any], n_values: int) -> NDArray[np.int64]:
+    """The places of the smallest values, ascending; only those that are finite."""
+    some = n_values < len(values)
+    places = np.argpartition(values, n_values)[:n_values] if some else np.arange(len(values))
+    places = places[np.isfinite(values[places])]
+    ascending: NDArray[np.int64] = places[np.argsort(values[places], kind="stable")]
+    return ascending

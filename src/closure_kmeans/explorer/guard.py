@@ -1,0 +1,92 @@
+"""Who may ask: requests for this machine's own name, or those that carry the token; and what a page may load."""
+
+from __future__ import annotations
+
+import hmac
+from urllib.parse import urlencode
+
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.requests import cookie_parser
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+COOKIE = "closure-kmeans-token"
+# Everything comes from the server itself, and nothing is run or styled that is written into a page.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+
+class Guard:
+    """Refuses requests that a page of another site could have sent, and those without the token where there is one.
+
+    Parameters
+    ----------
+    app : ASGI application
+    hosts : set of str or None
+        The names that the server may be called by, without ports: another one means that a foreign name was pointed
+        at this machine. None allows any, which only a token makes safe.
+    token : str or None
+        What requests must carry, once in the address and then in a cookie.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None = LOOPBACK, token: str | None = None) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (self._app if refusal is None else refusal)(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if self._hosts is not None and _name(host) not in self._hosts:
+            return PlainTextResponse("this server answers to this machine's own name only", 403)
+        origin = headers.get("origin")
+        if scope["method"] not in ("GET", "HEAD") and origin is not None and origin.partition("://")[2] != host:
+            return PlainTextResponse("requests from pages of other sites are refused", 403)
+        return None if self._token is None else self._without_token(scope, headers, self._token)
+
+    def _without_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
+        """What to answer unless the token is there; that in an address moves into a cookie."""
+        if _same(cookie_parser(headers.get("cookie", "")).get(COOKIE, ""), token):
+            return None
+        asked = QueryParams(scope["query_string"])
+        if not _same(asked.get("token", ""), token):
+            return PlainTextResponse("open the address that the command printed: it carries the token", 403)
+        others = urlencode([(name, value) for name, value in asked.multi_items() if name != "token"])
+        response = RedirectResponse("?" + others, 303)  # the same path
+        response.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+        return response
+
+
+def _name(host: str) -> str:
+    """A host without its port."""
+    if host.startswith("["):
+        return host.partition("]")[0].lower() + "]"
+    return host.partition(":")[0].lower()
+
+
+def _same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode(), token.encode())

@@ -1,0 +1,149 @@
+"""What is known of items beside their vectors: the columns of a CSV or Parquet file, as texts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closure_kmeans._files import FileFormatError, library, reading
+
+FORMATS = (".csv", ".parquet", ".pq")
+# The column that names an item, if there is one of these.
+TITLES = ("title", "name", "text", "caption", "word", "label")
+# A column repeats its values if it has at most this share of distinct ones: only then is it worth counting them.
+REPEATED = 0.5
+
+
+class Column(NamedTuple):
+    """A column: its distinct values, and which of them each item has."""
+
+    name: str
+    codes: NDArray[np.int32]  # (n,)
+    values: Any  # an Arrow array of texts
+
+    @property
+    def repeats(self) -> bool:
+        """Whether items share values."""
+        return len(self.values) <= REPEATED * len(self.codes)
+
+
+class Frequent(NamedTuple):
+    """A value that many items have."""
+
+    column: str
+    value: str
+    share: float
+
+
+class Metadata:
+    """The columns, an entry of each for every item.
+
+    Examples
+    --------
+    >>> import pyarrow
+    >>> known = Metadata.of_table(pyarrow.table({"word": ["cat", "dog", "catfish"]}), "words.parquet")
+    >>> known.search("Cat").tolist(), known.title(1)
+    ([0, 2], 'dog')
+    """
+
+    def __init__(self, columns: list[Column], n_items: int) -> None:
+        self.columns = columns
+        self._n_items = n_items
+        named = [column for title in TITLES for column in columns if column.name.lower() == title]
+        self._title = (named or columns)[0]
+
+    def __len__(self) -> int:
+        return self._n_items
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Metadata:
+        """Read a file; of Parquet, all columns that are no lists."""
+        path = Path(path)
+        path.stat()
+        if path.suffix.lower() not in FORMATS:
+            raise FileFormatError(f"'{path}' must end in one of {', '.join(FORMATS)}")
+        with reading(path, "metadata"):
+            return cls.of_table(_read_csv(path) if path.suffix.lower() == ".csv" else _read_parquet(path), str(path))
+
+    @staticmethod
+    def has_columns(path: Path) -> bool:
+        """Whether a Parquet file has any columns beside its lists."""
+        parquet, types = (library(name, "explore", "metadata") for name in ("pyarrow.parquet", "pyarrow.types"))
+        with reading(path, "metadata"):
+            return any(not types.is_nested(field.type) for field in parquet.read_schema(path))
+
+    @classmethod
+    def of_table(cls, table: Any, label: str) -> Metadata:
+        """The columns of an Arrow table that can be shown as texts."""
+        arrow, compute = (library(name, "explore", "metadata") for name in ("pyarrow", "pyarrow.compute"))
+        columns = []
+        for name in table.column_names:
+            try:
+                texts = compute.fill_null(table.column(name).cast(arrow.string()), "").combine_chunks()
+            except (arrow.ArrowNotImplementedError, arrow.ArrowInvalid):
+                continue  # lists, structures, bytes that are no text
+            encoded = texts.dictionary_encode()
+            columns.append(Column(name, np.asarray(encoded.indices), encoded.dictionary))
+        if not columns:
+            raise FileFormatError(f"'{label}' must have a column of texts or numbers, but has none")
+        return cls(columns, table.num_rows)
+
+    def column(self, name: str) -> list[str] | None:
+        """All entries of a column, if there is one of this name."""
+        for column in self.columns:
+            if column.name == name:
+                texts: list[str] = column.values.take(column.codes).to_pylist()
+                return texts
+        return None
+
+    def title(self, item: int) -> str:
+        """What to call an item."""
+        return str(self._title.values[int(self._title.codes[item])])
+
+    def typical(self, items: NDArray[Any]) -> str | None:
+        """What the first of some items is called, unless many share such a name: then the frequent ones say more."""
+        return None if len(items) == 0 or self._title.repeats else self.title(int(items[0]))
+
+    def entries(self, item: int) -> dict[str, str]:
+        """All that is known of an item."""
+        return {column.name: str(column.values[int(column.codes[item])]) for column in self.columns}
+
+    def search(self, text: str) -> NDArray[np.int64]:
+        """The items that have a text in any column, in upper or lower case."""
+        compute = library("pyarrow.compute", "explore", "metadata")
+        found = np.zeros(self._n_items, bool)
+        for column in self.columns:
+            found |= np.asarray(compute.match_substring(column.values, text, ignore_case=True))[column.codes]
+        return np.flatnonzero(found)
+
+    def frequent(self, items: NDArray[Any], n_values: int = 3) -> list[Frequent]:
+        """The values that most of some items have, of columns that repeat theirs; most frequent first."""
+        frequent: list[Frequent] = []
+        for column in self.columns if len(items) else []:
+            if column.repeats:
+                codes, counts = np.unique(column.codes[items], return_counts=True)
+                most = np.argsort(-counts, kind="stable")[:n_values]
+                values = column.values.take(codes[most]).to_pylist()
+                shares = (counts[most] / len(items)).tolist()
+                frequent += [Frequent(column.name, *pair) for pair in zip(values, shares, strict=True)]
+        frequent = [one for one in frequent if one.value]
+        return sorted(frequent, key=lambda one: -one.share)[:n_values]
+
+
+def _read_csv(path: Path) -> Any:
+    """All columns as the texts that they are: 007 is no 7."""
+    arrow, csv = (library(name, "explore", "metadata") for name in ("pyarrow", "pyarrow.csv"))
+    with csv.open_csv(path) as file:
+        names = file.schema.names
+    texts = csv.ConvertOptions(column_types=dict.fromkeys(names, arrow.string()), strings_can_be_null=False)
+    return csv.read_csv(path, convert_options=texts)
+
+
+def _read_parquet(path: Path) -> Any:
+    parquet, types = (library(name, "explore", "metadata") for name in ("pyarrow.parquet", "pyarrow.types"))
+    file = parquet.ParquetFile(path)
+    return file.read([field.name for field in file.schema_arrow if not types.is_nested(field.type)])

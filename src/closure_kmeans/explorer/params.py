@@ -1,0 +1,65 @@
+"""What the address of a page asks for. What is not as it should be is the asker's mistake, and answered with 400."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
+
+from closure_kmeans.retrieval.evaluation import Box
+
+MOST_LETTERS = 200
+
+
+class Params:
+    """The parameters of an address.
+
+    Examples
+    --------
+    >>> params = Params(QueryParams("page=3&sort=size"))
+    >>> params.integer("page", 1, least=1, most=10), params.choice("sort", ["number", "size"]), params.text("q")
+    (3, 'size', '')
+    """
+
+    def __init__(self, given: QueryParams) -> None:
+        self._given = given
+
+    def has(self, name: str) -> bool:
+        """Whether a parameter is there, and not empty."""
+        return bool(self._given.get(name))
+
+    def integer(self, name: str, default: int, *, least: int, most: int) -> int:
+        """A whole number."""
+        text = self._given.get(name) or str(default)
+        plain = text.isascii() and text.isdigit() and len(text) < 19
+        if not (plain and least <= int(text) <= most):
+            raise HTTPException(400, f"{name} must be a whole number from {least} to {most}")
+        return int(text)
+
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """One of some words, the first by default."""
+        text = self._given.get(name) or choices[0]
+        if text not in choices:
+            raise HTTPException(400, f"{name} must be one of {', '.join(choices)}")
+        return text
+
+    def text(self, name: str) -> str:
+        """Some letters."""
+        text = self._given.get(name, "").strip()
+        if len(text) > MOST_LETTERS:
+            raise HTTPException(400, f"{name} must have at most {MOST_LETTERS} letters, got {len(text)}")
+        return text
+
+    def box(self, name: str) -> Box | None:
+        """A box x1,y1,x2,y2, if there is one."""
+        if not self.has(name):
+            return None
+        try:
+            left, top, right, bottom = map(float, self._given[name].split(","))
+        except ValueError:
+            raise HTTPException(400, f"{name} must be four numbers x1,y1,x2,y2") from None
+        if not (all(map(math.isfinite, (left, top, right, bottom))) and left < right and top < bottom):
+            raise HTTPException(400, f"{name} must be x1,y1,x2,y2 with x1 < x2 and y1 < y2")
+        return left, top, right, bottom

@@ -1,0 +1,98 @@
+"""The clusters as one HTML file that holds everything it shows, and loads nothing."""
+
+from __future__ import annotations
+
+import base64
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from closure_kmeans._files import replacing
+from closure_kmeans.explorer import charts
+from closure_kmeans.explorer.catalog import Catalog
+from closure_kmeans.explorer.fit import fit_of_model
+from closure_kmeans.explorer.pictures import Encoded, draw_vector, missing
+from closure_kmeans.explorer.rendering import STYLE, make_environment, plural
+
+# Items of a cluster: two rows.
+N_ITEMS = 20
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    catalog: Catalog,
+    *,
+    n_clusters: int = 100,
+    sort: str = "size",
+    descending: bool = True,
+    show: str = "random",
+) -> None:
+    """Write the report, whole or not at all.
+
+    Parameters
+    ----------
+    path : path
+        The name of the HTML file.
+    catalog : Catalog
+        What it is about.
+    n_clusters : int
+        How many clusters to show.
+    sort : str
+        One of ``catalog.measures``.
+    descending : bool
+        Whether the largest come first.
+    show : {"random", "nearest", "farthest"}
+        Which items to show of a cluster.
+    """
+    clusters = catalog.find(sort, descending=descending)[:n_clusters].tolist()
+    fit = fit_of_model(catalog.model)
+    curve = None
+    if fit is not None:
+        n_points = fit.n_points or 1
+        curve = charts.draw_curve(fit.history, lambda step: step.inertia / n_points, name="distortion", by_time=True)
+    text = (
+        make_environment()
+        .get_template("report.html")
+        .render(
+            style=Markup((files("closure_kmeans.explorer") / "static" / STYLE).read_text()),
+            catalog=catalog,
+            cards=[_card(catalog, cluster, show) for cluster in clusters],
+            histogram=charts.draw_histogram(catalog.sizes),
+            map=charts.draw_map(catalog.places, catalog.sizes, catalog.spreads),
+            curve=curve,
+            plural=plural,
+        )
+    )
+    with replacing(Path(path)) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def _card(catalog: Catalog, cluster: int, show: str) -> dict[str, Any]:
+    items = catalog.choose(cluster, show if show in catalog.shows else "random", 0, N_ITEMS).tolist()
+    members = catalog.members(cluster)
+    return {
+        "cluster": cluster,
+        "frequent": [] if catalog.metadata is None else catalog.metadata.frequent(members),
+        "looks": [(item, look_of(catalog, item)) for item in items],
+    }
+
+
+def look_of(catalog: Catalog, item: int) -> str | None:
+    """The picture of an item as the text of an address; None for an item that is shown by its title."""
+    if catalog.pictures is not None:
+        try:
+            return embedded(catalog.pictures.small(item))
+        except (ValueError, OSError):  # gone, or damaged
+            return embedded(missing("missing"))
+    row = catalog.row(item)
+    if catalog.metadata is not None or row is None:
+        return None
+    return embedded(draw_vector(row))
+
+
+def embedded(picture: Encoded) -> str:
+    """A picture as the text of an address."""
+    return f"data:{picture.media_type};base64,{base64.b64encode(picture.content).decode()}"

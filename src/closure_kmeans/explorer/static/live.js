@@ -1,0 +1,18 @@
+// A part of the page that is fetched anew for as long as it says so.
+async function refresh() {
+  const part = document.getElementById("live");
+  if (!part?.dataset.every) return;
+  try {
+    const text = await (await fetch(location.href)).text();
+    const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("live");
+    if (fresh !== null) part.replaceWith(fresh);
+  } catch { /* the server is gone: what is there stays */ }
+  schedule();
+}
+
+function schedule() {
+  const seconds = document.getElementById("live")?.dataset.every;
+  if (seconds) setTimeout(refresh, 1000 * seconds);
+}
+
+schedule();

@@ -1,0 +1,233 @@
+"""A person's path through the explorer, in a real browser.
+
+It needs Playwright and a Chromium: the one of the system, or the one that CLOSURE_KMEANS_CHROMIUM names.
+"""
+
+import os
+import shutil
+import threading
+
+import pytest
+
+from closure_kmeans.checkpoint import FILE_NAME
+from closure_kmeans.explorer.app import make_app
+from closure_kmeans.explorer.fit import fit_of_checkpoint
+from closure_kmeans.explorer.queries import Searches
+from closure_kmeans.explorer.server import address, bind
+from tests.explorer_data import make_catalog, make_index, make_rows, write_photos
+
+CHROMIUM = os.environ.get("CLOSURE_KMEANS_CHROMIUM") or next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+playwright = pytest.importorskip("playwright.sync_api", reason="a real browser needs: pip install playwright")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; CLOSURE_KMEANS_CHROMIUM may name one"),
+]
+WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("explorer")
+    for name in ("photos", "uploads"):
+        (folder / name).mkdir()
+    write_photos(folder / "photos")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(folder):
+    """A server on this machine."""
+    import uvicorn
+
+    searches = Searches(make_index(folder / "photos"), "photos.index", folder / "uploads")
+    searches.prepare()
+    app = make_app(make_catalog(), searches, lambda: fit_of_checkpoint(folder / "ck"))
+    with bind("127.0.0.1", None) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        yield address(listening, None).rstrip("/")
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(params=[(WIDE, "light"), (NARROW, "dark")], ids=["wide-light", "narrow-dark"])
+def page(request, browser, url):
+    """A page that must not complain about anything, be it the content security policy."""
+    viewport, scheme = request.param
+    context = browser.new_context(viewport=viewport, color_scheme=scheme, base_url=url)
+    page = context.new_page()
+    complaints = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def fits(page):
+    """Nothing sticks out of the screen."""
+    return page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_open_sort_page_and_look_at_a_cluster(page):
+    page.goto("/")
+    assert page.locator(".card").count() == 20
+    assert fits(page)
+    sizes = [int(text) for text in page.locator(".card .size b").all_text_contents()]
+    assert sizes == sorted(sizes, reverse=True)
+    page.get_by_role("link", name="Tightness").click()
+    page.get_by_role("link", name="descending").click()
+    spreads = page.locator(".card .facts div[title^=root] dd").all_text_contents()
+    assert list(map(float, spreads)) == sorted(map(float, spreads))
+    page.get_by_role("link", name="Next →").click()
+    assert page.locator(".card").count() == 10
+    page.get_by_role("link", name="Nearest").click()
+    first = page.locator(".card").first
+    number = first.locator("h2").inner_text()
+    image = first.locator(".tile img").first
+    image.scroll_into_view_if_needed()
+    page.wait_for_function("image => image.complete && image.naturalWidth > 0", arg=image.element_handle())
+    first.locator("h2 a").click()
+    assert page.locator("h1").inner_text().split()[-1] == number.lstrip("#")
+    assert page.locator(".neighbors li").count() == 8
+    assert fits(page)
+    page.locator("#content .tiles.all .tile").first.click()
+    assert "Where it stands" in page.content()
+    assert page.locator(".facts.entries dt").all_text_contents() == ["title", "color"]
+    assert fits(page)
+
+
+def test_two_rows_whatever_the_width(page):
+    page.goto("/")
+    rows = page.evaluate(
+        """() => { const box = document.querySelector(".tiles.rows"), bottom = box.getBoundingClientRect().bottom;
+        return new Set([...box.children].map((tile) => tile.getBoundingClientRect())
+          .filter((tile) => tile.bottom <= bottom + 6 && tile.height > 0).map((tile) => tile.top)).size }"""
+    )
+    assert rows == 2
+
+
+def test_keys(page):
+    page.goto("/")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert page.locator(".card.on").count() == 1
+    number = page.locator(".card.on h2").inner_text().lstrip("#")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/clusters/{number}")
+    page.keyboard.press("u")
+    page.wait_for_url("**/")
+    page.keyboard.press("n")
+    page.wait_for_url("**page=2*")
+    page.keyboard.press("/")
+    page.keyboard.type("thing 12")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**q=thing*")
+    assert "with “thing 12”" in page.locator(".found").inner_text()
+    page.locator("body").click(position={"x": 2, "y": 300})
+    page.keyboard.press("?")
+    assert page.locator("dialog#keys").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("dialog#keys").is_visible()
+
+
+def test_light_and_dark(page):
+    page.goto("/")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    by_system = page.evaluate(paper)
+    page.keyboard.press("t")
+    light = page.evaluate(paper)
+    page.keyboard.press("t")
+    dark = page.evaluate(paper)
+    assert light != dark
+    assert by_system in (light, dark)
+    page.goto("/fit")
+    assert page.evaluate(paper) == dark  # it is remembered
+
+
+def test_the_map(page):
+    page.goto("/map")
+    ink = """() => {
+      const map = document.getElementById("map");
+      const pixels = map.getContext("2d").getImageData(0, 0, map.width, map.height).data;
+      return pixels.some((value, i) => i % 4 === 3 && value > 0);
+    }"""
+    page.wait_for_function(ink)
+    box = page.locator("#map").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.wheel(0, -300)
+    page.locator("#map").focus()
+    for key in ("ArrowLeft", "+", "-", "0"):
+        page.keyboard.press(key)
+    page.wait_for_function(ink)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/clusters/*")
+
+
+def test_query_with_a_box_rerank_and_inliers(page, folder):
+    page.goto("/query")
+    assert page.locator(".tiles.images .tile").count() == 12
+    with page.expect_navigation(url="**/query?upload=*"):
+        page.locator("#file").set_input_files(folder / "photos" / "temple0-1.jpg")
+    assert page.locator(".results .name").first.inner_text() == "temple0-1.jpg"
+    assert fits(page)
+    area = page.locator("#boxed")
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.2 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.5 * box["height"])
+    page.mouse.move(box["x"] + 0.85 * box["width"], box["y"] + 0.85 * box["height"])
+    with page.expect_navigation(url="**box=*"):
+        page.mouse.up()
+    assert "--box" in page.locator("#command").inner_text()
+    assert page.locator(".results .name").first.inner_text() == "temple0-1.jpg"
+    assert page.locator(".results li.verified").count() >= 2
+    page.get_by_role("switch").click()
+    page.wait_for_url("**rerank=no*")
+    assert page.locator(".results li.verified").count() == 0
+    page.get_by_role("switch").click()
+    page.wait_for_url(lambda url: "rerank" not in url)
+    page.locator(".results li a").nth(1).click()
+    page.wait_for_url("**/query/match*")
+    assert page.locator(".match .line").count() >= 4
+    page.keyboard.press("n")
+    page.keyboard.press("u")
+    page.wait_for_url("**/query?*")
+
+
+def test_what_is_no_photo_is_said(browser, url, tmp_path):
+    (tmp_path / "no.jpg").write_bytes(b"no photo")
+    page = browser.new_page(base_url=url)
+    page.goto("/query")
+    page.locator("#file").set_input_files(tmp_path / "no.jpg")
+    page.wait_for_function("document.getElementById('state').textContent.startsWith('It was not taken')")
+    page.close()
+
+
+def test_a_fit_is_seen_while_it_runs(browser, url, folder):
+    from closure_kmeans import ClosureKMeans
+
+    page = browser.new_page(base_url=url)
+    page.goto("/fit")
+    assert "Waiting for the first checkpoint" in page.locator("h1").inner_text()
+    model = ClosureKMeans(n_clusters=20, random_state=0, max_iter=2, checkpoint=folder / "ck", checkpoint_every=0)
+    model.fit(make_rows())
+    page.wait_for_selector("svg.chart")
+    assert page.locator("tbody tr").count() == 2
+    model.set_params(max_iter=100).fit(make_rows())
+    page.wait_for_selector(".badge:has-text('converged')")
+    assert page.locator("tbody tr").count() == model.n_iter_
+    assert (folder / "ck" / FILE_NAME).exists()
+    page.close()

@@ -1,0 +1,482 @@
+import asyncio
+import io
+import re
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from starlette.testclient import TestClient
+
+from closure_kmeans import ClosureKMeans
+from closure_kmeans.explorer import app as pages
+from closure_kmeans.explorer import queries
+from closure_kmeans.explorer.app import make_app
+from closure_kmeans.explorer.catalog import Catalog
+from closure_kmeans.explorer.fit import Fit, fit_of_model
+from closure_kmeans.explorer.metadata import Metadata
+from closure_kmeans.explorer.queries import Searches
+from tests.explorer_data import make_catalog, make_index, make_rows, write_photos
+
+HERE = "http://127.0.0.1:8643"
+
+
+@pytest.fixture(scope="module")
+def catalog():
+    return make_catalog()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    write_photos(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def searches(photos, tmp_path_factory):
+    return Searches(make_index(photos), "photos.index", tmp_path_factory.mktemp("uploads"))
+
+
+@pytest.fixture(scope="module")
+def client(catalog, searches):
+    fit = fit_of_model(catalog.model)
+    return TestClient(make_app(catalog, searches, lambda: fit), base_url=HERE)
+
+
+def only(**parts):
+    return TestClient(make_app(**parts), base_url=HERE)
+
+
+def clusters_on(page):
+    return [int(number) for number in re.findall(r'<h2><a href="/clusters/(\d+)">', page.text)]
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+
+def test_clusters_are_sorted_and_paged(client, catalog):
+    largest = catalog.find("size", descending=True).tolist()
+    first, second = client.get("/"), client.get("/?page=2")
+    assert first.status_code == 200
+    assert clusters_on(first) + clusters_on(second) == largest
+    tightest = client.get("/?sort=spread&order=ascending")
+    assert clusters_on(tightest) == catalog.find("spread", descending=False)[:20].tolist()
+    assert clusters_on(client.get("/?q=thing 7")) == catalog.find("size", descending=True, text="thing 7")[:20].tolist()
+    assert "No cluster matches" in client.get("/?q=nothing+of+the+kind").text
+
+
+@pytest.mark.parametrize("show", ["random", "nearest", "farthest"])
+def test_a_card_shows_items_of_its_cluster(client, catalog, show):
+    text = client.get(f"/?show={show}").text
+    card = text.split('<article class="card"')[1]
+    cluster = int(re.search(r"/clusters/(\d+)", card)[1])
+    items = [int(item) for item in re.findall(r'href="/items/(\d+)"', card)]
+    assert items == catalog.choose(cluster, show, 0, 20).tolist()
+
+
+def test_a_bar_leads_to_its_clusters(client, catalog):
+    bar = re.search(r'<a href="(\?least=(\d+)&amp;most=(\d+))"', client.get("/").text)
+    found = clusters_on(client.get("/" + bar[1].replace("&amp;", "&")))
+    assert found
+    assert all(int(bar[2]) <= catalog.sizes[cluster] <= int(bar[3]) for cluster in found)
+
+
+def test_a_cluster_shows_all_its_items(client, catalog):
+    page = client.get("/clusters/3")
+    assert [int(item) for item in re.findall(r'href="/items/(\d+)"', page.text.split('id="members"')[1])] == (
+        catalog.members(3).tolist()
+    )
+    assert [int(c) for c in re.findall(r'class="whole" href="/clusters/(\d+)"', page.text)] == [
+        neighbor.cluster for neighbor in catalog.neighbors([3], 8)[0]
+    ]
+
+
+def test_an_item_tells_where_it_stands(client, catalog):
+    text = client.get("/items/42").text
+    standing = catalog.standing(42)
+    assert f"{standing.ratio:.3f}" in text
+    assert f'href="/clusters/{standing.second.cluster}"' in text
+    assert "thing 42" in text
+    assert re.search(r"More like this.*?/items/(\d+)", text, re.DOTALL)[1] == str(catalog.similar(42, 1)[0][0])
+
+
+def test_the_map_has_every_cluster(client, catalog):
+    table = np.frombuffer(client.get("/map.bin").content, "<f4").reshape(-1, 4)
+    assert table[:, 2].tolist() == catalog.sizes.tolist()
+    assert np.allclose(table[:, :2], catalog.places)
+    assert set(table[:, 3]) <= set(range(8))
+    assert "thing" in client.get("/clusters/3/glance").text
+
+
+def test_pictures_of_items(client):
+    small, large = (client.get(f"/items/5/picture?size={size}") for size in ("small", "large"))
+    assert Image.open(io.BytesIO(small.content)).size == (30, 20)
+    assert large.headers["content-type"] == "image/jpeg"
+    assert "immutable" in small.headers["cache-control"]
+
+
+def test_vectors_without_images_are_drawn():
+    client = only(catalog=make_catalog(pictures=False, metadata=False))
+    assert client.get("/items/5/picture").headers["content-type"] == "image/svg+xml"
+    assert client.get("/clusters/5/picture").headers["content-type"] == "image/svg+xml"
+    assert 'src="/items/' in client.get("/").text
+
+
+def test_metadata_without_images_are_read():
+    client = only(catalog=make_catalog(pictures=False))
+    text = client.get("/").text
+    assert re.search(r'class="tile text"[^>]*><span>thing \d+</span>', text)
+    assert re.search(r"<q[^>]*>thing \d+</q>", text)  # the most typical
+    assert re.search(r"<span>(red|green|blue)</span> <small>\d+ %", text)  # the most frequent
+
+
+def test_what_the_items_are_called_is_escaped():
+    import pyarrow
+
+    X = make_rows(30)
+    model = ClosureKMeans(n_clusters=3, random_state=0).fit(X)
+    known = Metadata.of_table(pyarrow.table({'"><i>': ["<script>x</script>"] * 30}), "x")
+    client = only(catalog=Catalog(model, X, labels=model.labels_, metadata=known))
+    for path in ("/", "/clusters/0", "/items/0", "/?q=<script>", "/clusters/0/glance"):
+        text = client.get(path).text
+        assert "<script>x" not in text
+        assert '"><i>' not in text
+
+
+def test_a_model_alone():
+    model = make_catalog().model
+    client = only(catalog=Catalog(model))
+    assert "comes without its items" in client.get("/").text
+    assert "Its items are not known" in client.get("/clusters/1").text
+    assert client.get("/items/0").status_code == 404
+
+
+def test_nothing_but_an_index(searches):
+    client = only(searches=searches)
+    assert "No model to look at" in client.get("/").text
+    for path in ("/map", "/map.bin", "/clusters/0", "/items/0"):
+        assert client.get(path).status_code == 404
+
+
+def test_no_index(catalog):
+    client = only(catalog=catalog)
+    assert "No index to search" in client.get("/query").text
+    assert client.post("/uploads", content=b"x").status_code == 404
+
+
+def test_the_fit(client, catalog):
+    text = client.get("/fit").text
+    assert text.count("<svg") == 2
+    assert text.count("<tr data-stop>") == len(catalog.model.history_)
+    assert "data-every" not in text
+    assert "<title>iteration 1," in client.get("/fit?by=iteration").text
+
+
+def test_a_fit_that_runs_is_fetched_again(catalog):
+    history = list(catalog.model.history_)
+    states = [
+        Fit([], None, "waiting"),
+        Fit(history[:2], 300, "running", 1.5),
+        Fit(history, 300, "converged", 0.1),
+        None,
+    ]
+    client = only(fit=lambda: states.pop(0))
+    waiting, running, ended, unknown = (client.get("/fit").text for _ in range(4))
+    assert "Waiting for the first checkpoint" in waiting
+    assert "data-every" in waiting
+    assert "live" in running
+    assert "1.5 s ago" in running
+    assert "data-every" not in ended
+    assert "How the fit went is not known" in unknown
+
+
+# -- queries -----------------------------------------------------------------------------------------------------------
+
+
+def results_on(page):
+    return [int(image) for image in re.findall(r"/query/match\?[^\"]*result=(\d+)", page.text)]
+
+
+def test_a_query_by_an_image_of_the_index(client, searches):
+    image = searches.index.number_of("temple1-1.jpg")
+    page = client.get(f"/query?image={image}")
+    names = [searches.index.names[found] for found in results_on(page)[:3]]
+    assert names[0] == "temple1-1.jpg"
+    assert sorted(names) == ["temple1-0.jpg", "temple1-1.jpg", "temple1-2.jpg"]
+    assert re.search(r"[3-9] verified", page.text)
+    assert "closure-kmeans retrieval query photos.index" in page.text
+    plain = client.get(f"/query?image={image}&rerank=no")
+    assert "verified" not in plain.text.split("<ol")[0]
+    assert "inliers" not in plain.text
+
+
+def test_a_query_by_a_photo_that_is_sent(client, photos):
+    sent = client.post("/uploads?name=my photo.jpg", content=(photos / "temple0-1.jpg").read_bytes())
+    assert sent.status_code == 201
+    key = sent.json()["upload"]
+    whole = client.get(f"/query?upload={key}")
+    assert "features" in whole.text
+    assert "&#39;my photo.jpg&#39;" in whole.text  # in the command
+    boxed = client.get(f"/query?upload={key}&box=60,60,200,200")
+    assert "--box 60,60,200,200" in boxed.text
+    assert results_on(boxed)[0] == results_on(whole)[0]
+    assert client.get(f"/uploads/{key}/picture").status_code == 200
+    match = client.get(f"/query/match?upload={key}&result={results_on(whole)[1]}")
+    assert match.text.count('class="line') >= 4
+    assert client.get("/query?upload=unknown").status_code == 404
+    assert client.get("/uploads/unknown/picture").status_code == 404
+
+
+def test_lines_lie_on_the_pictures(client, searches):
+    a, b = searches.index.number_of("temple0-0.jpg"), searches.index.number_of("temple0-1.jpg")
+    text = client.get(f"/query/match?image={a}&result={b}").text
+    frame = re.search(r'<figure class="match[^>]*>\s*<svg viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
+    width, height = map(float, frame.groups())
+    ends = np.array(re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', text), float)
+    assert len(ends) >= 8
+    assert ((ends >= 0) & (ends <= [width, height])).all()
+
+
+def test_a_box_without_regions(client):
+    page = client.get("/query?image=0&box=0,0,1,1")
+    assert page.status_code == 200
+    assert "Nothing to search for" in page.text
+
+
+def test_images_of_the_index_are_listed(client, searches):
+    text = client.get("/query?q=FLOWER").text
+    assert text.count('href="/query?image=') == 6
+    assert "No image of this name" in client.get("/query?q=elephant").text
+
+
+def test_an_image_that_is_gone(photos, tmp_path):
+    import shutil
+
+    shutil.copytree(photos, tmp_path / "copy")
+    searches = Searches(make_index(tmp_path / "copy"), "x.index", tmp_path)
+    shutil.rmtree(tmp_path / "copy")
+    client = only(searches=searches)
+    gone = client.get("/index/0/picture")
+    assert (gone.status_code, gone.headers["content-type"]) == (404, "image/svg+xml")
+    assert client.get("/query?image=0").status_code == 200
+    assert client.get("/query/match?image=0&result=1").status_code == 200
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", b"GIF89a" + bytes(100), b"\xff\xd8\xff\xe0" + bytes(50)])
+def test_what_is_no_photo(client, content, searches):
+    refused = client.post("/uploads", content=content)
+    assert refused.status_code == 415
+    assert "photo" in refused.json()["error"]
+    assert {path.name for path in searches._folder.iterdir()} == set(searches._uploads)
+
+
+def test_uploads_are_capped_while_they_come(client, monkeypatch, searches):
+    monkeypatch.setattr(pages, "MOST_BYTES", 1 << 20)
+    taken = 0
+
+    def endless():
+        nonlocal taken
+        for _ in range(64):
+            taken += 1
+            yield bytes(1 << 18)
+
+    before = set(searches._folder.iterdir())
+    refused = client.post("/uploads", content=endless())
+    assert refused.status_code == 413
+    assert set(searches._folder.iterdir()) == before
+
+
+def test_a_picture_of_too_many_pixels(client, monkeypatch):
+    monkeypatch.setattr("closure_kmeans.features.images.MAX_PIXELS", 1000)
+    large = io.BytesIO()
+    Image.new("L", (100, 100)).save(large, "PNG")
+    refused = client.post("/uploads", content=large.getvalue())
+    assert refused.status_code == 415
+    assert "at most max_pixels=1000 pixels" in refused.json()["error"]
+
+
+def test_old_photos_are_forgotten(searches, photos, monkeypatch):
+    monkeypatch.setattr(queries, "MOST_UPLOADS", 3)
+    kept = []
+    for _ in range(5):
+        upload = searches.new_upload("a.jpg")
+        upload.path.write_bytes((photos / "flower0-0.jpg").read_bytes())
+        searches.keep(upload)
+        kept.append(upload)
+    assert [searches.upload(upload.key) is not None for upload in kept] == [False, False, True, True, True]
+    assert [upload.path.exists() for upload in kept] == [False, False, True, True, True]
+
+
+def test_a_hundred_queries_are_queued_and_pages_still_come(catalog, searches, monkeypatch):
+    """No more searches run at a time than there are threads for them; a page passes them by."""
+    app = make_app(catalog, searches)
+    running, most, lock, go = 0, 0, threading.Lock(), threading.Event()
+    answer = Searches.answer
+
+    def slow(self, question):
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        go.wait(60)
+        with lock:
+            running -= 1
+        return answer(self, question)
+
+    monkeypatch.setattr(Searches, "answer", slow)
+
+    async def status(path):
+        sent = []
+
+        async def receive():
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message):
+            sent.append(message)
+
+        path, _, query = path.partition("?")
+        headers = [(b"host", b"localhost:8643")]
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": query.encode(), "headers": headers}
+        await app(scope | {"http_version": "1.1", "scheme": "http", "server": ("localhost", 8643)}, receive, send)
+        return sent[0]["status"]
+
+    async def everything():
+        asked = [asyncio.create_task(status(f"/query?image={i % 12}")) for i in range(100)]
+        await asyncio.sleep(0.05)
+        page = await asyncio.wait_for(status("/"), 30)
+        picture = await asyncio.wait_for(status("/items/3/picture"), 30)
+        waiting = sum(not task.done() for task in asked)
+        go.set()
+        return page, picture, waiting, await asyncio.gather(*asked)
+
+    page, picture, waiting, statuses = asyncio.run(everything())
+    assert (page, picture, waiting) == (200, 200, 100)
+    assert statuses == [200] * 100
+    assert most == pages.SEARCH_THREADS
+
+
+# -- safe by default ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:8643", 200), ("localhost", 200), ("[::1]:8643", 200), ("LOCALHOST:1", 200)]
+    + [(host, 403) for host in ("evil.example", "127.0.0.1.evil.example", "", "[::2]", "0.0.0.0", "localhost.", "[")],
+)
+def test_the_host_is_looked_at(client, host, status):
+    assert client.get("/", headers={"host": host}).status_code == status
+
+
+def test_other_sites_cannot_send(client):
+    for origin, status in (("http://evil.example", 403), ("null", 403), (HERE, 415)):
+        assert client.post("/uploads", content=b"x", headers={"origin": origin}).status_code == status
+
+
+def test_the_token(catalog):
+    app = make_app(catalog, hosts=None, token="secret")
+    client = TestClient(app, base_url="http://192.0.2.7:8643", follow_redirects=False)
+    for path in ("/", "/items/0/picture", "/static/style.css", "/?token=wrong", "/?token=", "/?token=%ff"):
+        assert client.get(path).status_code == 403
+    let_in = client.get("/clusters/2?page=1&token=secret")
+    assert (let_in.status_code, let_in.headers["location"]) == (303, "?page=1")
+    assert all(part in let_in.headers["set-cookie"].lower() for part in ("httponly", "samesite=strict"))
+    assert client.get("/").status_code == 200  # by the cookie
+    assert TestClient(app, cookies={"closure-kmeans-token": "wrong"}).get("/").status_code == 403
+
+
+def test_every_answer_has_the_policy(client):
+    for path in ("/", "/nowhere", "/items/0/picture", "/static/style.css", "/map.bin"):
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_pages_keep_to_the_policy(client):
+    for path in (
+        "/",
+        "/clusters/1",
+        "/items/1",
+        "/map",
+        "/fit",
+        "/query",
+        "/query?image=1",
+        "/query/match?image=1&result=2",
+    ):
+        text = client.get(path).text
+        assert not re.search(r'\sstyle="|\son\w+="|<style|<script>|https?://(?!www\.w3\.org)', text)
+
+
+@pytest.mark.parametrize(
+    "name", ["%2e%2e", "%2e%2e%2fapp.py", "../app.py", "nothing.js", "style.css%00", "..%5capp.py"]
+)
+def test_no_path_comes_from_the_address(client, name):
+    assert client.get(f"/static/{name}").status_code == 404
+
+
+def test_other_methods(client):
+    for path in ("/", "/uploads", "/query"):
+        assert client.request("DELETE", path).status_code == 405
+
+
+def test_a_mistake_of_ours_shows_no_trace(catalog, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("a secret path")
+
+    monkeypatch.setattr(Catalog, "neighbors", fail)
+    broken = TestClient(make_app(catalog), base_url=HERE, raise_server_exceptions=False)
+    answer = broken.get("/clusters/0")
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+    assert "Traceback" not in answer.text
+
+
+PATHS = [
+    *("/", "/clusters/{}", "/clusters/{}/picture", "/clusters/{}/glance", "/items/{}", "/items/{}/picture", "/map"),
+    *("/map.bin", "/fit", "/query", "/query/match", "/uploads/{}/picture", "/index/{}/picture", "/static/{}", "/{}"),
+]
+NAMES = [
+    "sort",
+    "order",
+    "show",
+    "least",
+    "most",
+    "q",
+    "page",
+    "size",
+    "by",
+    "box",
+    "rerank",
+    "image",
+    "upload",
+    "result",
+    "token",
+]
+TEXTS = st.one_of(
+    st.text(max_size=12),
+    st.integers(-3, 400).map(str),
+    st.integers(-(10**25), 10**25).map(str),
+    st.sampled_from(
+        ["size", "spread", "nearest", "ascending", "large", "no", "٣", "1e3", "nan,nan,nan,nan", "0,0,9,inf"]
+    ),
+    st.lists(st.floats(allow_nan=True).map(str), max_size=5).map(",".join),
+)
+
+
+@settings(max_examples=400)
+@given(path=st.sampled_from(PATHS), part=TEXTS, params=st.lists(st.tuples(st.sampled_from(NAMES), TEXTS), max_size=5))
+def test_malformed_requests_are_the_askers_mistake(client, path, part, params):
+    from urllib.parse import quote
+
+    answer = client.get(path.format(quote(part, safe="")), params=params)
+    assert answer.status_code < 500
+    assert "Traceback" not in answer.text
+
+
+@settings(max_examples=60)
+@given(content=st.binary(max_size=300), name=st.text(max_size=30))
+def test_whatever_is_sent_is_refused_or_taken(client, content, name):
+    assert client.post("/uploads", params={"name": name}, content=content).status_code in (201, 400, 415)
