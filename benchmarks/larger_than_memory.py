@@ -5,8 +5,8 @@
 Two tasks: a million real SIFT descriptors into 10,000 clusters with a fourth of the data's bytes allowed, and five
 million mixtures of them, from a ``.u8bin`` file, into 50,000 clusters with 1 GB. Each fit has a process of its own. One
 with a limit runs under ``RLIMIT_DATA``: once the kernels are loaded, it may allocate the limit, 24 bytes for each value
-of the centres (those of three iterations, and their sums in double precision), and 64 MB for the stacks of threads and
-the like. More would end it. The pages of files are the system's to keep or to drop.
+of the centres (those of three iterations, and their sums in double precision), and a stack of 1 MB for each thread.
+More would end it. The pages of files are the system's to keep or to drop.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import resource
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from closure_kmeans.vectors import open_vectors, save_vectors
 
 SCORED_ROWS = 20_000
 BYTES_PER_CENTER_VALUE = 24
-REST = 64 << 20
+STACK = 1 << 20
+WARM_ROWS = 50_000
 # Data set, rows, clusters, bytes allowed.
 TASKS = {"sift": (1_000_000, 10_000, 32_000_000), "mixtures": (5_000_000, 50_000, 1_000_000_000)}
 QUICK_SHARE = 50
@@ -47,13 +49,14 @@ def allocated() -> int:
 
 def fit(path: str, n_clusters: int, memory_limit: int, threads: int) -> dict[str, Any]:
     """In a process of its own: fit, and say how it went."""
+    threading.stack_size(STACK)
     X = open_vectors(path)
     limit = memory_limit or None
     model = ClosureKMeans(n_clusters, memory_limit=limit, random_state=0, n_jobs=threads)
-    # Compiled code is no part of the fit.
-    ClosureKMeans(200, memory_limit=limit and 4_000_000, random_state=0, n_jobs=threads).fit(X[:4000])
+    # Compiled code is no part of the fit, nor is what BLAS keeps for each thread: 32 MB that it hardly touches.
+    ClosureKMeans(500, memory_limit=limit and 8_000_000, random_state=0, n_jobs=threads).fit(X[:WARM_ROWS])
     if limit is not None:
-        allowed = allocated() + limit + BYTES_PER_CENTER_VALUE * n_clusters * X.shape[1] + REST
+        allowed = allocated() + limit + BYTES_PER_CENTER_VALUE * n_clusters * X.shape[1] + STACK * threads
         resource.setrlimit(resource.RLIMIT_DATA, (allowed, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     with PeakMemory() as memory:
         began = time.perf_counter()

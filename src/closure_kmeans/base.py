@@ -176,8 +176,9 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         return fitted_attributes(outcome, labels, points.mean, X[:: -(-len(X) // SAMPLE_ROWS)], record)
 
     def _rows(self, X: ArrayLike) -> Any:
-        """The rows as an array, taken as they are where they can be."""
-        return check_array(X, dtype=check.DTYPES, order="C", ensure_all_finite=False, estimator=self, input_name="X")
+        """The rows as an array, taken as they are where they can be: the values of a row must lie side by side."""
+        rows = check_array(X, dtype=check.DTYPES, ensure_all_finite=False, estimator=self, input_name="X")
+        return rows if rows.strides[1] == rows.itemsize else np.ascontiguousarray(rows)
 
     def _weights(self, sample_weight: ArrayLike | None, rows: Any) -> NDArray[np.float64]:
         """The weights of the rows, or a single one where all weigh the same."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
+from closure_kmeans.balance import adapt_penalties, are_balanced
 from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.iteration import Clustering, OnIteration, Step, alternate
 from closure_kmeans.neighborhoods import Neighborhoods
@@ -41,6 +42,7 @@ def cluster_by_closures(
     reassign: Reassign | None = None,
     hartigan: bool,
     extrapolate: bool,
+    max_size: float | None = None,
     n_done: int = 0,
     max_iter: int,
     tol: float,
@@ -50,20 +52,26 @@ def cluster_by_closures(
 ) -> tuple[Clustering, str]:
     """Alternate closure assignment and update until the neighbourhoods are used up (section 3).
 
-    ``points`` are Points, or whatever ``reassign`` takes instead of ``assign_and_update``.
+    ``points`` are Points, or whatever ``reassign`` takes instead of ``assign_and_update``. Clusters larger than
+    ``max_size`` are made dearer from iteration to iteration, until there are none.
     Returns the last state and the reason why it is the last, as ``alternate`` does.
     """
     advance = partial(take_step, points, reassign=reassign)
     spare: list[NDArray[Any]] = []  # memory of centres, used again: with many clusters new memory costs a lot
 
     def step(state: Clustering) -> Step:
-        if not extrapolate:
-            return advance(state, state.clusters, neighborhoods.partitions(), hartigan, threads, spare)
-        ahead = extrapolated(state.clusters, state.previous, len(state.labels), threads, spare)
+        ahead = state.clusters
+        if extrapolate:
+            ahead = extrapolated(state.clusters, state.previous, len(state.labels), threads, spare)
         outcome = advance(state, ahead, neighborhoods.partitions(), hartigan, threads, spare)
-        if state.previous is not None:
-            spare.append(state.previous)
-        return outcome._replace(state=outcome.state._replace(previous=state.clusters.centers))
+        improved = outcome.state
+        if extrapolate:
+            if state.previous is not None:
+                spare.append(state.previous)
+            improved = improved._replace(previous=state.clusters.centers)
+        if max_size is not None:
+            improved = improved._replace(clusters=adapt_penalties(improved.clusters, max_size))
+        return outcome._replace(state=improved)
 
     return alternate(
         state,
@@ -74,6 +82,7 @@ def cluster_by_closures(
         measure_accuracy=measure_accuracy,
         on_iteration=on_iteration,
         expand=neighborhoods.expand,
+        may_end=partial(are_balanced, max_size=max_size),
     )
 
 
@@ -94,6 +103,8 @@ def take_step(
 ) -> Step:
     """One assignment to the centres ``ahead``, and one update; the distortion does not rise (theorem 1).
 
+    With penalties, that is true of the sum of both.
+
     Points that move together by Hartigan's rule, or towards centres that are not yet there, can in principle raise it:
     such a step is redone by the paper's rule, which cannot, but for rounding: then nothing moves. The memory of
     ``ahead``, and other ``spare`` memory, is used again.
@@ -104,10 +115,12 @@ def take_step(
         last_use = clusters is not state.clusters
         labels, n_tested, updated = reassign(points, clusters, state.labels, partitions, rule, threads, spare, last_use)
         n_pairs += n_tested
-        if updated.inertia <= state.clusters.inertia:
+        updated = updated._replace(penalties=state.clusters.penalties)
+        if updated.penalized_inertia <= state.clusters.penalized_inertia:
             n_active = int(np.count_nonzero(labels != state.labels))
             return Step(Clustering(labels, updated), n_active, n_pairs, n_trees)
         spare.append(updated.centers)
+        del labels, updated
     return Step(state, 0, n_pairs, n_trees)
 
 

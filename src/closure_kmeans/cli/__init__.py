@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from closure_kmeans import __version__
-from closure_kmeans.cli import demo, doctor, export, fit, info, predict, retrieval
+from closure_kmeans.cli import demo, doctor, export, fit, info, predict, repository, retrieval
 from closure_kmeans.cli.common import INTERRUPTED, example
 
 
@@ -55,6 +55,8 @@ for _command in (
     info.info,
     export.export,
     retrieval.retrieval,
+    repository.bench,
+    repository.paper,
     demo.demo,
     doctor.doctor,
     doctor.warmup,
