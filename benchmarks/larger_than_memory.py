@@ -38,6 +38,7 @@ WARM_ROWS = 50_000
 # Data set, rows, clusters, bytes allowed.
 TASKS = {"sift": (1_000_000, 10_000, 32_000_000), "mixtures": (5_000_000, 50_000, 1_000_000_000)}
 QUICK_SHARE = 50
+LEAST_MEMORY = 6_000_000
 # Limited or not, threads.
 RUNS = ((False, 2), (True, 2), (True, 1))
 
@@ -118,7 +119,9 @@ def prepare(name: str, n_rows: int, source: str | None) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.larger_than_memory", description=__doc__.split("\n")[0])
     data.add_data_option(parser)
-    parser.add_argument("--quick", action="store_true", help=f"1/{QUICK_SHARE} of the rows, clusters and bytes")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"1/{QUICK_SHARE} of the rows and clusters, to try it"
+    )
     parser.add_argument("--task", choices=[*TASKS], action="append")
     parser.add_argument("--output", type=Path, default=FOLDER, metavar="FOLDER")
     parser.add_argument("--fit", nargs=4, help=argparse.SUPPRESS)
@@ -131,6 +134,7 @@ def main() -> None:
     results = arguments.output / f"larger-than-memory{'-quick' if arguments.quick else ''}.jsonl"
     for name in arguments.task or TASKS:
         n_rows, n_clusters, memory = (number // share for number in TASKS[name])
+        memory = max(memory, LEAST_MEMORY)
         path = prepare(name, n_rows, arguments.data)
         for limited, threads in RUNS:
             job = {"data": name, "n_rows": n_rows, "n_features": open_vectors(path).shape[1], "n_clusters": n_clusters}

@@ -412,7 +412,8 @@ def test_warmup_leaves_nothing_to_compile(tmp_path):
         import closure_kmeans.base, closure_kmeans.quantizer
         closure_kmeans.base.MANY_CENTERS = closure_kmeans.quantizer.MANY_CENTERS = 20
         X = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
-        for model in (ClosureKMeans(30), ClosureKMeans.paper(30), ClosureKMeans(30, init="random")):
+        limited = ClosureKMeans(30, memory_limit="16MB")
+        for model in (ClosureKMeans(30), ClosureKMeans.paper(30), ClosureKMeans(30, init="random"), limited):
             model.fit(X, sample_weight=np.arange(1, 501)).predict(X)
             model.fit(X).predict(X, exact=True)
     """

@@ -142,6 +142,16 @@ def test_starts_from_centers_and_models(X):
         assert (after.labels_ == first.labels_).mean() > 0.7
 
 
+def test_it_is_resumed(X, tmp_path):
+    model = ClosureKMeans(300, memory_limit=limit(X, 5), random_state=0, tol=2e-3)
+    expected = bits(model.fit(X))
+    model.set_params(checkpoint=tmp_path, max_iter=3).fit(X)
+    for _ in range(2):  # to the end, and once more when there is nothing left to do
+        assert bits(model.set_params(max_iter=100).fit(X)) == expected
+    with pytest.raises(ValueError, match="is of another fit: memory_limit was"):
+        model.set_params(memory_limit=limit(X, 4)).fit(X)
+
+
 def test_nothing_is_left_behind(X, tmp_path):
     def interrupt(_):
         assert not os.listdir(tmp_path)  # it has no name even while it is there
@@ -192,7 +202,6 @@ def test_bad_limits(X):
     for parameters, message in (
         ({"neighborhoods": "kept"}, "neighborhoods with memory_limit must be one of 'auto', 'fresh', got 'kept'"),
         ({"init": "random"}, "init with memory_limit must be one of 'tree', got 'random'"),
-        ({"checkpoint": "folder"}, "checkpoint must be None with memory_limit"),
     ):
         with pytest.raises(ValueError, match=message):
             ClosureKMeans(10, memory_limit="1GB", **parameters).fit(X)

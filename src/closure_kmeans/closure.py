@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
-from closure_kmeans.balance import adapt_penalties, are_balanced
+from closure_kmeans.balance import adapt_penalties, admit
 from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.iteration import Clustering, OnIteration, Step, alternate
 from closure_kmeans.neighborhoods import Neighborhoods
@@ -52,11 +52,11 @@ def cluster_by_closures(
 ) -> tuple[Clustering, str]:
     """Alternate closure assignment and update until the neighbourhoods are used up (section 3).
 
-    ``points`` are Points, or whatever ``reassign`` takes instead of ``assign_and_update``. Clusters larger than
-    ``max_size`` are made dearer from iteration to iteration, until there are none.
+    ``points`` are Points, or whatever ``reassign`` takes instead of ``assign_and_update``. Clusters admit
+    points up to ``max_size``, and are dearer when they are full.
     Returns the last state and the reason why it is the last, as ``alternate`` does.
     """
-    advance = partial(take_step, points, reassign=reassign)
+    advance = partial(take_step, points, reassign=partial(reassign or assign_and_update, max_size=max_size))
     spare: list[NDArray[Any]] = []  # memory of centres, used again: with many clusters new memory costs a lot
 
     def step(state: Clustering) -> Step:
@@ -82,7 +82,6 @@ def cluster_by_closures(
         measure_accuracy=measure_accuracy,
         on_iteration=on_iteration,
         expand=neighborhoods.expand,
-        may_end=partial(are_balanced, max_size=max_size),
     )
 
 
@@ -99,7 +98,7 @@ def take_step(
     hartigan: bool,
     threads: Threads,
     spare: list[NDArray[Any]],
-    reassign: Reassign | None = None,
+    reassign: Reassign,
 ) -> Step:
     """One assignment to the centres ``ahead``, and one update; the distortion does not rise (theorem 1).
 
@@ -109,7 +108,6 @@ def take_step(
     such a step is redone by the paper's rule, which cannot, but for rounding: then nothing moves. The memory of
     ``ahead``, and other ``spare`` memory, is used again.
     """
-    reassign = reassign or assign_and_update
     n_pairs, n_trees = 0, sum(not partition.open_to_all for partition in partitions)
     for clusters, rule in ((ahead, hartigan), (state.clusters, False)):
         last_use = clusters is not state.clusters
@@ -133,15 +131,18 @@ def assign_and_update(
     threads: Threads,
     spare: list[NDArray[Any]],
     last_use: bool,
+    max_size: float | None = None,
 ) -> tuple[NDArray[np.int32], int, Clusters]:
     """Both steps of an iteration: new labels, the number of pairs that were tested, and the new clusters.
 
     After its ``last_use`` the memory of the centres is spare.
     """
-    labels, n_pairs = assign_by_closures(points, clusters, labels, partitions, hartigan, threads)
+    new_labels, n_pairs = assign_by_closures(points, clusters, labels, partitions, hartigan, threads)
+    if max_size is not None:
+        admit(labels, new_labels, points.weights, clusters.sizes.copy(), max_size)
     if last_use:
         spare.append(clusters.centers)
-    return labels, n_pairs, update(points, labels, len(clusters.centers), threads, spare)
+    return new_labels, n_pairs, update(points, new_labels, len(clusters.centers), threads, spare)
 
 
 def assign_by_closures(

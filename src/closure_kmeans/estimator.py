@@ -89,9 +89,9 @@ class ClosureKMeans(BaseKMeans):
     tree_dims : int, default=16
         Principal dimensions in which trees are grown; ``None`` for all dimensions.
     max_size : float, default=None
-        What the largest cluster should have at most, in rows or their weight: balanced clusters. Membership of larger
-        ones is made dearer from iteration to iteration until none is left, or the fit ends. The distortion may then
-        rise, and ``predict``, which looks for the nearest centre, is not balanced.
+        What the largest cluster should have at most, in rows or their weight: balanced clusters. A full one admits
+        nobody, and a penalty makes it dearer from iteration to iteration. The distortion may then rise, and
+        ``predict``, which looks for the nearest centre, is not balanced.
     memory_limit : int or str, default=None
         Bytes, or a text such as "1GB", that the fit may take beyond the centres, for data larger than memory: a memory
         map, or what ``open_vectors`` returns. The rows are laid out in a temporary file and read in slabs.
@@ -246,8 +246,6 @@ class ClosureKMeans(BaseKMeans):
         if self.memory_limit is not None:
             check.n_bytes("memory_limit", self.memory_limit)
             check.choice("neighborhoods with memory_limit", self.neighborhoods, ("auto", "fresh"))
-            if self.checkpoint is not None:
-                raise ValueError("checkpoint must be None with memory_limit: such a fit cannot be resumed yet")
             if isinstance(self.init, str):
                 check.choice("init with memory_limit", self.init, ("tree",))
 
@@ -258,13 +256,10 @@ class ClosureKMeans(BaseKMeans):
     def _cluster(
         self, points: Points, labels: NDArray[np.int32], rng: np.random.Generator, record: Recorder, threads: Threads
     ) -> Outcome:
-        neighborhoods = self._neighborhoods(points, rng, threads)
         state = begin(points, labels, self.n_clusters, threads)
-        if record.checkpoint is not None:
-            state = record.checkpoint.restore(state, neighborhoods, rng)
-            if record.checkpoint.converged:
-                return Outcome(state, "converged", {})
-        return self._improve(points, state, neighborhoods, partial(sample_accuracy, points, threads), record, threads)
+        neighborhoods = self._neighborhoods(points, rng, threads)
+        accuracy = partial(sample_accuracy, points, threads)
+        return self._improve(points, state, neighborhoods, accuracy, rng, record, threads)
 
     def _improve(
         self,
@@ -272,11 +267,19 @@ class ClosureKMeans(BaseKMeans):
         state: Clustering,
         neighborhoods: Neighborhoods,
         measure_accuracy: Callable[[Clustering], float],
+        rng: np.random.Generator,
         record: Recorder,
         threads: Threads,
         reassign: Reassign | None = None,
     ) -> Outcome:
-        """Run the algorithm with this model's settings; ``reassign`` is for points that are not in memory."""
+        """Run the algorithm with this model's settings, from a checkpoint if there is one.
+
+        ``reassign`` is for points that are not in memory.
+        """
+        if record.checkpoint is not None:
+            state = record.checkpoint.restore(state, neighborhoods, rng)
+            if record.checkpoint.converged:
+                return Outcome(state, "converged", {})
         improved, stopped_by = cluster_by_closures(
             points,
             state,
@@ -330,7 +333,8 @@ class ClosureKMeans(BaseKMeans):
             memory, len(X), X.shape[1], dtype, self.tree_dims, weighted=len(weights) > 1
         )
         rng = check.generator(self.random_state)
-        with Threads(count_threads(self.n_jobs)) as threads, Recorder(self, began, len(X)) as record:
+        checkpoint = self._open_checkpoint(X, weights, init, rng)
+        with Threads(count_threads(self.n_jobs)) as threads, Recorder(self, began, len(X), checkpoint) as record:
             stored, labels = layout.lay_out(
                 X,
                 weights,
@@ -342,6 +346,9 @@ class ClosureKMeans(BaseKMeans):
                 rng=rng,
                 threads=threads,
             )
+            if checkpoint is not None:
+                checkpoint.check_order(stored.order)
+                init = "tree" if checkpoint.saved else init  # what is saved takes its place
             if not isinstance(init, str):
                 labels = slabs.start_labels(init, stored, X, self._spherical, threads)
             grow = cast(Grow, partial(slabs.draw_slabs, stored, rng, threads))
@@ -350,6 +357,7 @@ class ClosureKMeans(BaseKMeans):
                 slabs.begin(stored, labels, n_clusters, threads),
                 FreshNeighborhoods(grow, self.leaf_size, slab_size, self.target_accuracy),
                 partial(sample_accuracy, stored.points, threads),
+                rng,
                 record,
                 threads,
                 reassign=slabs.assign_and_update,

@@ -64,21 +64,19 @@ def alternate(
     measure_accuracy: Callable[[Clustering], float] | None,
     on_iteration: OnIteration,
     expand: Expand = lambda fall, settled, accuracy: False,
-    may_end: Callable[[Clusters], bool] = lambda clusters: True,
 ) -> tuple[Clustering, str]:
     """Take steps, each an assignment and an update, until the distortion falls no more.
 
     ``n_done`` iterations were taken before. ``measure_accuracy`` tells how good an assignment is, from time to time and
-    whenever the fit has settled. It has not while ``may_end`` objects to the clusters. ``on_iteration`` is told of
-    every iteration and may name a reason to stop. Returns the last state and the reason why it is the last. An
-    interrupt is such a reason too: the iteration under way is dropped.
+    whenever the fit has settled. ``on_iteration`` is told of every iteration and may name a reason to stop. Returns the
+    last state and the reason why it is the last. An interrupt is such a reason too: the iteration under way is dropped.
     """
     try:
         for number in range(n_done + 1, max_iter + 1):
             before = state.clusters.inertia
             step = take_step(state)
             fall = 1 - step.state.clusters.inertia / before if before > 0 else 0.0
-            settled = (step.n_active == 0 or fall < tol) and may_end(step.state.clusters)
+            settled = step.n_active == 0 or fall < tol
             accuracy = None
             if measure_accuracy is not None and (settled or number % ACCURACY_EVERY == 0 or number == max_iter):
                 accuracy = measure_accuracy(step.state)

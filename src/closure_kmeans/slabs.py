@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
+from closure_kmeans.balance import admit
 from closure_kmeans.closure import assign_by_closures
 from closure_kmeans.clusters import Clusters, empty_clusters, move_onto_sphere, refill_empty
 from closure_kmeans.iteration import Clustering
@@ -104,6 +105,7 @@ def assign_and_update(
     threads: Threads,
     spare: list[NDArray[Any]],
     last_use: bool,
+    max_size: float | None = None,
 ) -> tuple[NDArray[np.int32], int, Clusters]:
     """What ``closure.assign_and_update`` does, slab by slab: new labels, the pairs tested, and the new clusters."""
     (partition,) = partitions
@@ -113,6 +115,7 @@ def assign_and_update(
     memory = slab_memory(stored, max(slab.n_points + len(slab.entered) for slab in slabs))
     new_labels = np.empty_like(labels)
     totals = no_totals(*clusters.centers.shape)
+    sizes = clusters.sizes.copy()
     n_pairs = 0
     for number, slab in enumerate(slabs):
         size = slab.n_points
@@ -123,6 +126,8 @@ def assign_and_update(
         leaves = grow_partition(points.coordinates, points.origin, n_leaves, rng, threads)
         old = np.concatenate([*(labels[piece] for piece in slab.pieces), slab.entered])
         new, n_tested = assign_by_closures(points, clusters, old, [leaves], hartigan, threads)
+        if max_size is not None:
+            admit(old[:size], new[:size], points.weights[:size], sizes, max_size)
         place = 0
         for piece in slab.pieces:
             new_labels[piece] = new[place : place + piece.stop - piece.start]

@@ -127,12 +127,13 @@ def warmup(dtypes: tuple[str, ...], quiet: bool) -> None:
 
 
 def compile_kernels(dtype: np.dtype[Any]) -> None:
-    """Call all kernels on a few rows of a type: fits with either kind of neighbourhoods, and both kinds of search."""
+    """Call all kernels on a few rows of a type: fits of all kinds, and both kinds of search."""
     X = np.random.default_rng(0).integers(0, 100, (400, 32)).astype(dtype)
     weights = np.arange(1, len(X) + 1)
     for kind in (closure_kmeans.ClosureKMeans, closure_kmeans.ClosureKMeans.paper):
         for sample_weight in (None, weights):
             model = kind(64, max_iter=2, random_state=0).fit(X, sample_weight=sample_weight)
+    closure_kmeans.ClosureKMeans(64, max_iter=2, memory_limit="16MB", random_state=0).fit(X)
     model.predict(X)
     with Threads(count_threads(None)) as threads:
         cells = model._quantizer(model.cluster_centers_.dtype.type, threads)
