@@ -149,13 +149,13 @@ def list_candidates(labels, leaf):
     return list(dict.fromkeys(labels[leaf]))
 
 
-def move_costs(X, weights, centers, sizes, labels, hartigan):
+def move_costs(X, weights, centers, sizes, labels, hartigan, penalties=0.0):
     """What it costs point i, per weight, to be in cluster j: (n, k).
 
     The squared distance or, by Hartigan's rule, what the point adds to the distortion if it joins, and what it takes
-    away if it leaves: the centre moves with it.
+    away if it leaves: the centre moves with it. Penalties are a part of the squared distances.
     """
-    costs = squared_distances(X, centers)
+    costs = squared_distances(X, centers) + penalties
     if hartigan:
         for i, own in enumerate(labels):
             stay = costs[i, own]

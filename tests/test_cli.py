@@ -142,6 +142,25 @@ def test_fit_takes_all_settings(run, here):
     assert load("new.safetensors").get_params() == expected.get_params()
 
 
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (("--metric", "cosine"), {"metric": "cosine"}),
+        (("--max-size", 70), {"max_size": 70.0}),
+        (("--memory-limit", "5MB", "--scratch", "."), {"memory_limit": "5MB", "scratch": "."}),
+    ],
+)
+def test_options_are_those_of_the_library(run, here, options, settings):
+    result = run("fit", "rows.u8bin", "-k", 40, "-o", "new.safetensors", "-q", "--labels", "labels.npy", *options)
+    assert (result.exit_code, result.output) == (0, "")
+    expected = ClosureKMeans(40, random_state=0, **settings).fit(load_sift()[:2000])
+    expected.save("expected.safetensors")
+    assert (here / "new.safetensors").read_bytes() == (here / "expected.safetensors").read_bytes()
+    np.testing.assert_array_equal(np.load("labels.npy"), expected.labels_)
+    plain = ClosureKMeans(40, random_state=0).fit(load_sift()[:2000])
+    assert (expected.labels_ != plain.labels_).any()
+
+
 def test_fit_from_given_centers(run, here):
     save_vectors("centers.fbin", load("words.safetensors").cluster_centers_)
     for start in ("words.safetensors", "centers.fbin"):
@@ -324,6 +343,15 @@ def test_export(run, here):
         ("fit rows.u8bin -k 3 -o a.safetensors --max-time soon", 2, "'soon' is no time such as 90, 90s, 5m or 1.5h"),
         ("fit rows.u8bin -k 3 -o a.safetensors --resume", 2, "--resume needs --checkpoint"),
         ("fit rows.u8bin -k 3 -o a.safetensors --json --labels -", 2, "cannot both write to standard output"),
+        ("fit rows.u8bin -k 3 -o a.safetensors --metric manhattan", 2, "'manhattan' is not one of"),
+        ("fit rows.u8bin -k 3 -o a.safetensors --memory-limit lots", 1, "memory_limit must be a number of bytes"),
+        ("fit rows.u8bin -k 3 -o a.safetensors --memory-limit 1MB", 1, "memory_limit must be at least"),
+        (
+            "fit rows.u8bin -k 3 -o a.safetensors --memory-limit 9MB --scratch nowhere",
+            1,
+            "No such file or directory: 'nowhere",
+        ),
+        ("fit rows.u8bin -k 3 -o a.safetensors --max-size 9", 1, "max_size must be at least the mean size"),
         ("fit rows.u8bin -k 3000 -o a.safetensors", 1, "n_clusters must be at most the number of rows"),
         ("fit words.safetensors -k 3 -o a.safetensors", 1, "'words.safetensors' must end in one of .npy, .fvecs"),
         ("fit rows.u8bin -k 3 -o a.safetensors --init half.npy", 1, "No such file or directory: 'half.npy'"),
@@ -384,7 +412,8 @@ def test_warmup_leaves_nothing_to_compile(tmp_path):
         import closure_kmeans.base, closure_kmeans.quantizer
         closure_kmeans.base.MANY_CENTERS = closure_kmeans.quantizer.MANY_CENTERS = 20
         X = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
-        for model in (ClosureKMeans(30), ClosureKMeans.paper(30), ClosureKMeans(30, init="random")):
+        limited = ClosureKMeans(30, memory_limit="16MB")
+        for model in (ClosureKMeans(30), ClosureKMeans.paper(30), ClosureKMeans(30, init="random"), limited):
             model.fit(X, sample_weight=np.arange(1, 501)).predict(X)
             model.fit(X).predict(X, exact=True)
     """
@@ -413,6 +442,22 @@ def test_the_estimated_end():
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3661, "1:01:01")])
 def test_the_clock(seconds, text):
     assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(("command", "listed"), [("bench", "sift-10k"), ("paper", "distortion, nmi")])
+def test_benchmarks_of_the_repository(command, listed):
+    result = process(command, "--", "--help")
+    assert result.returncode == 0, result.stderr
+    assert listed in " ".join(result.stdout.decode().split())
+    assert process(command, "nothing").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["bench", "paper"])
+def test_benchmarks_without_a_repository(run, tmp_path, monkeypatch, command):
+    monkeypatch.setattr("closure_kmeans.cli.repository._CLONES", (tmp_path,))
+    result = run(command, "own")
+    assert result.exit_code == 1
+    assert "the benchmarks are a part of the repository, not of the package" in result.output
 
 
 @pytest.mark.parametrize("name", cli.main.commands)

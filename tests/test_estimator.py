@@ -501,6 +501,22 @@ def test_a_row_of_great_weight_has_a_cluster_of_its_own(X):
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("tree_dims", [16, None])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32])
+def test_rows_that_lie_apart_are_taken_as_they_are(X, dtype, tree_dims):
+    """As in a TEXMEX file, where the width of each row lies between them; rows that lie in columns are copied."""
+    rows = X[:2000].astype(dtype)
+    apart = np.zeros((2000, X.shape[1] + 4), dtype)[:, 4:]
+    apart[:] = rows
+    model = ClosureKMeans(150, random_state=0, max_iter=3, tree_dims=tree_dims)
+    assert np.shares_memory(model._rows(apart), apart)
+    assert model._rows(np.asfortranarray(rows)).flags.c_contiguous
+    labels, centers = model.fit(rows).labels_, model.cluster_centers_
+    for same in (apart, np.asfortranarray(rows)):
+        np.testing.assert_array_equal(model.fit(same).labels_, labels)
+        np.testing.assert_array_equal(model.cluster_centers_, centers)
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "float16", "float32"])
 @pytest.mark.parametrize("tree_dims", [16, None])
 @every_flat_method

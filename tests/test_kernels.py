@@ -44,7 +44,7 @@ def make_clusters(points, labels, k):
     X, weights = numbers(points)
     centers, sizes, errors = reference.update_clusters(X, weights, labels, np.zeros((k, X.shape[1])))
     centers = centers.astype(points.mean.dtype)
-    return Clusters(centers, (centers**2).sum(axis=1), sizes, errors)
+    return Clusters(centers, (centers**2).sum(axis=1), sizes, errors, np.zeros(k))
 
 
 def make_partition(rng, n, n_leaves):
@@ -263,6 +263,26 @@ def test_a_leaf_of_any_size():
 
 
 @pytest.mark.parametrize("hartigan", [False, True])
+@both_precisions
+def test_penalties_are_a_part_of_the_squared_distance(dtype, hartigan):
+    rng = np.random.default_rng(0)
+    points = make_points(rng, dtype, weighted=True)
+    labels = make_labels(rng, 60, 9)
+    clusters = make_clusters(points, labels, 9)
+    clusters = clusters._replace(penalties=rng.random(9) * 2 * clusters.errors.sum() / clusters.sizes.sum())
+    partitions = [make_partition(rng, 60, 8)]
+    new_labels, scores, _ = assign(points, clusters, labels, partitions, hartigan)
+    costs = reference.move_costs(
+        *numbers(points), clusters.centers, clusters.sizes, labels, hartigan, clusters.penalties
+    )
+    expected_labels, expected_scores = reference.assign_by_closures(costs, labels, partitions)
+    np.testing.assert_array_equal(new_labels, expected_labels)
+    assert_close(scores, expected_scores, dtype, largest_norm(points))
+    free, _, _ = assign(points, clusters._replace(penalties=np.zeros(9)), labels, partitions, hartigan)
+    assert (new_labels != free).any()
+
+
+@pytest.mark.parametrize("hartigan", [False, True])
 def test_a_partition_that_is_open_to_all_clusters(hartigan):
     rng = np.random.default_rng(0)
     points = make_points(rng, np.float64, weighted=True)
@@ -319,7 +339,7 @@ def leaf_on_a_line(positions, labels, centers, sizes, dtype, weights=(1.0,)):
     rows = np.array(positions, dtype)[:, np.newaxis]
     centers = np.array(centers, dtype)[:, np.newaxis]
     points = Points(rows, np.zeros(1, dtype), np.array(weights), rows, np.zeros(1, dtype))
-    clusters = Clusters(centers, centers[:, 0] ** 2, np.array(sizes, np.float64), np.zeros(len(sizes)))
+    clusters = Clusters(centers, centers[:, 0] ** 2, np.array(sizes, np.float64), *np.zeros((2, len(sizes))))
     partition = RandomPartition(np.arange(len(rows), dtype=np.int32), np.array([0, len(rows)]))
     hartigan = [assign(points, clusters, np.array(labels, np.int32), [partition], rule, 1)[0] for rule in (False, True)]
     return [list(map(int, new_labels)) for new_labels in hartigan]
@@ -529,7 +549,7 @@ def test_update_clusters(dtype, weighted):
     labels = make_labels(rng, 60, 10)
     labels[labels == 3] = 4
     old = np.full((10, 5), 7, points.mean.dtype)
-    clusters = Clusters(old.copy(), (old**2).sum(axis=1), np.zeros(10), np.zeros(10))
+    clusters = Clusters(old.copy(), (old**2).sum(axis=1), *np.zeros((3, 10)))
     for first, last in ((6, 10), (0, 6)):
         _kernels.update_clusters(points, *_kernels.group_by_label(labels, 10), clusters, first, last)
 

@@ -1,6 +1,7 @@
 """Data larger than memory: what holds in memory holds on disk."""
 
 import os
+import subprocess
 import tempfile
 from itertools import pairwise
 
@@ -10,7 +11,7 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from closure_kmeans import ClosureKMeans, _kernels, slabs
+from closure_kmeans import ClosureKMeans, _kernels, layout, slabs
 from closure_kmeans._parallel import Threads
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.datasets import load_sift
@@ -25,15 +26,16 @@ def sift():
 
 @pytest.fixture(autouse=True)
 def small_slabs(monkeypatch):
-    monkeypatch.setattr(slabs, "SMALLEST_SLAB", 4)
-    monkeypatch.setattr(slabs, "N_CELLS", 64)
+    monkeypatch.setattr(layout, "SMALLEST_SLAB", 4)
+    monkeypatch.setattr(layout, "N_CELLS", 64)
 
 
-def limit(X, n_slabs, itemsize=None):
+def limit(X, n_slabs, itemsize=None, weighted=False):
     """Bytes that make so many slabs."""
     width = np.dtype(np.float64 if X.dtype == np.float64 else np.float32).itemsize
-    per_point = X.shape[1] * (itemsize or X.dtype.itemsize) + min(16, X.shape[1]) * width + slabs.BYTES_PER_SLAB_POINT
-    return slabs.BYTES_PER_POINT * len(X) + per_point * -(-len(X) // n_slabs)
+    per_point = X.shape[1] * (itemsize or X.dtype.itemsize) + min(16, X.shape[1]) * width + layout.BYTES_PER_SLAB_POINT
+    always = layout.WORKSPACE + (layout.BYTES_PER_POINT + layout.BYTES_PER_WEIGHT * weighted) * len(X)
+    return always + per_point * -(-len(X) // n_slabs)
 
 
 def bits(model):
@@ -64,7 +66,7 @@ def test_the_distortion_never_rises(seed, n, d, dtype, metric, repeated, weighte
     k = data.draw(st.integers(1, len(np.unique(np.round(counted, 5), axis=0))), "k")
     weights = rng.choice([0.5, 1.0, 3.0], n) if weighted else None
     start = rng.permutation(np.arange(n) % k) if given_labels else "tree"
-    memory = limit(X, n_slabs, 4 if metric == "cosine" and dtype != np.float64 else None)
+    memory = limit(X, n_slabs, 4 if metric == "cosine" and dtype != np.float64 else None, weighted)
     model = ClosureKMeans(
         k, metric=metric, init=start, memory_limit=memory, leaf_size=10, tol=0, max_iter=12, random_state=0
     ).fit(X, sample_weight=weights)
@@ -140,6 +142,16 @@ def test_starts_from_centers_and_models(X):
         assert (after.labels_ == first.labels_).mean() > 0.7
 
 
+def test_it_is_resumed(X, tmp_path):
+    model = ClosureKMeans(300, memory_limit=limit(X, 5), random_state=0, tol=2e-3)
+    expected = bits(model.fit(X))
+    model.set_params(checkpoint=tmp_path, max_iter=3).fit(X)
+    for _ in range(2):  # to the end, and once more when there is nothing left to do
+        assert bits(model.set_params(max_iter=100).fit(X)) == expected
+    with pytest.raises(ValueError, match="is of another fit: memory_limit was"):
+        model.set_params(memory_limit=limit(X, 4)).fit(X)
+
+
 def test_nothing_is_left_behind(X, tmp_path):
     def interrupt(_):
         assert not os.listdir(tmp_path)  # it has no name even while it is there
@@ -150,6 +162,22 @@ def test_nothing_is_left_behind(X, tmp_path):
         model.fit(X)
     assert model.stopped_by_ == "interrupted"
     assert not os.listdir(tmp_path)
+
+
+def test_a_disk_that_is_too_small(X, tmp_path):
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("a small disk takes the right to mount one")
+    try:
+        with pytest.raises(OSError, match="No space left on device"):
+            ClosureKMeans(10, memory_limit="50MB", scratch=tmp_path).fit(X)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_weights_that_overflow(X):
+    with pytest.raises(ValueError, match="the squares of the values of X, times sample_weight, must not overflow"):
+        ClosureKMeans(10, memory_limit="50MB").fit(X, sample_weight=np.linspace(1, 1e308, len(X)))
 
 
 def test_scratch_is_where_it_is_told(X, tmp_path, monkeypatch):
@@ -167,14 +195,13 @@ def test_bad_limits(X):
         ("lots", ValueError, "memory_limit must be a number of bytes, or a text such as '500MB' or '1GB', got 'lots'"),
         (0, ValueError, "memory_limit must be at least 1, got 0"),
         (1.5, TypeError, "memory_limit must be an integer"),
-        ("100kB", ValueError, "memory_limit must be at least 240,960 bytes for 20,000 x 128 uint8 rows, got 100,000"),
+        ("100kB", ValueError, "memory_limit must be at least 4,515,264 bytes for 20,000 x 128 uint8 rows, got 100,000"),
     ):
         with pytest.raises(error, match=message):
             ClosureKMeans(10, memory_limit=value).fit(X)
     for parameters, message in (
         ({"neighborhoods": "kept"}, "neighborhoods with memory_limit must be one of 'auto', 'fresh', got 'kept'"),
         ({"init": "random"}, "init with memory_limit must be one of 'tree', got 'random'"),
-        ({"checkpoint": "folder"}, "checkpoint must be None with memory_limit"),
     ):
         with pytest.raises(ValueError, match=message):
             ClosureKMeans(10, memory_limit="1GB", **parameters).fit(X)
@@ -206,7 +233,7 @@ def test_sums_over_parts_are_the_update(weighted):
         members, starts = _kernels.group_by_label(labels[part], k)
         for j in range(k):
             _kernels.add_to_totals(points, members, starts, totals, j, j + 1)
-    clusters = Clusters(np.full((k, 3), 9.0), np.zeros(k), np.ones(k), np.ones(k))
+    clusters = Clusters(np.full((k, 3), 9.0), np.zeros(k), np.ones(k), np.ones(k), np.zeros(k))
     _kernels.finish_clusters(totals, clusters, 0, 2)
     _kernels.finish_clusters(totals, clusters, 2, k)
     weights = weights if weighted else np.ones(60)

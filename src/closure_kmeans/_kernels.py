@@ -342,8 +342,8 @@ def assign_leaves(
     All points of a leaf share one set of candidates, the clusters of its points (or all clusters, if the partition is
     open to them), so a leaf is one small product of points and centres. A point's score is its squared distance to the
     centre or, by Hartigan's rule, what its move there would add to the distortion; staying counts what leaving would
-    take away. ``scores`` holds the best score of each point in the partitions before this one. Returns the number of
-    pairs of point and candidate.
+    take away. A cluster's penalty is a part of all squared distances to it. ``scores`` holds the best score of each
+    point in the partitions before this one. Returns the number of pairs of point and candidate.
     """
     members, starts = partition.members, partition.starts
     n_clusters, n_features = clusters.centers.shape
@@ -390,7 +390,7 @@ def assign_leaves(
                 value = clusters.centers[candidates[j], t] - origin[t]
                 leaf_centers[j, t] = value
                 norm += value * value
-            leaf_norms[j] = norm
+            leaf_norms[j] = norm + clusters.penalties[candidates[j]]
         for begin in range(starts[leaf], starts[leaf + 1], LEAF_ROWS):
             size = min(LEAF_ROWS, starts[leaf + 1] - begin)
             for i in range(size):

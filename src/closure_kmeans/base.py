@@ -183,7 +183,9 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     def _rows(self, X: ArrayLike) -> Any:
         """The rows as an array, taken as they are where they can be."""
-        return check_array(X, dtype=check.DTYPES, order="C", ensure_all_finite=False, estimator=self, input_name="X")
+        return _side_by_side(
+            check_array(X, dtype=check.DTYPES, ensure_all_finite=False, estimator=self, input_name="X")
+        )
 
     def _weights(self, sample_weight: ArrayLike | None, rows: Any) -> NDArray[np.float64]:
         """The weights of the rows, or a single one where all weigh the same."""
@@ -313,6 +315,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             return None
         with Threads(count_threads(self.n_jobs)) as threads:
             return self._quantizer(precision(self.cluster_centers_.dtype), threads)
+
     # -- notebooks -----------------------------------------------------------------------------------------------------
 
     def show_cluster(self, cluster: int, X: ArrayLike | None = None, *, images: Any = None, n_items: int = 24) -> Grid:
@@ -378,7 +381,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     def _check(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self, "cluster_centers_")
-        rows: NDArray[Any] = validate_data(self, X, dtype=check.DTYPES, order="C", reset=False)
+        rows = _side_by_side(validate_data(self, X, dtype=check.DTYPES, reset=False))
         return unit_rows(rows) if self._spherical else rows
 
     def __getstate__(self) -> dict[str, Any]:
@@ -393,6 +396,11 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _side_by_side(rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows whose values lie side by side; the rows themselves may be apart, as they are in some files."""
+    return rows if rows.strides[1] == rows.itemsize else np.ascontiguousarray(rows)
 
 
 def centered(centers: NDArray[Any], dtype: DTypeLike) -> tuple[NDArray[Any], NDArray[Any]]:

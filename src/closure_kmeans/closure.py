@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
+from closure_kmeans.balance import adapt_penalties, admit
 from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.iteration import Clustering, OnIteration, Step, alternate
 from closure_kmeans.neighborhoods import Neighborhoods
@@ -41,6 +42,7 @@ def cluster_by_closures(
     reassign: Reassign | None = None,
     hartigan: bool,
     extrapolate: bool,
+    max_size: float | None = None,
     n_done: int = 0,
     max_iter: int,
     tol: float,
@@ -50,20 +52,26 @@ def cluster_by_closures(
 ) -> tuple[Clustering, str]:
     """Alternate closure assignment and update until the neighbourhoods are used up (section 3).
 
-    ``points`` are Points, or whatever ``reassign`` takes instead of ``assign_and_update``.
+    ``points`` are Points, or whatever ``reassign`` takes instead of ``assign_and_update``. Clusters admit
+    points up to ``max_size``, and are dearer when they are full.
     Returns the last state and the reason why it is the last, as ``alternate`` does.
     """
-    advance = partial(take_step, points, reassign=reassign)
+    advance = partial(take_step, points, reassign=partial(reassign or assign_and_update, max_size=max_size))
     spare: list[NDArray[Any]] = []  # memory of centres, used again: with many clusters new memory costs a lot
 
     def step(state: Clustering) -> Step:
-        if not extrapolate:
-            return advance(state, state.clusters, neighborhoods.partitions(), hartigan, threads, spare)
-        ahead = extrapolated(state.clusters, state.previous, len(state.labels), threads, spare)
+        ahead = state.clusters
+        if extrapolate:
+            ahead = extrapolated(state.clusters, state.previous, len(state.labels), threads, spare)
         outcome = advance(state, ahead, neighborhoods.partitions(), hartigan, threads, spare)
-        if state.previous is not None:
-            spare.append(state.previous)
-        return outcome._replace(state=outcome.state._replace(previous=state.clusters.centers))
+        improved = outcome.state
+        if extrapolate:
+            if state.previous is not None:
+                spare.append(state.previous)
+            improved = improved._replace(previous=state.clusters.centers)
+        if max_size is not None:
+            improved = improved._replace(clusters=adapt_penalties(improved.clusters, max_size))
+        return outcome._replace(state=improved)
 
     return alternate(
         state,
@@ -90,24 +98,27 @@ def take_step(
     hartigan: bool,
     threads: Threads,
     spare: list[NDArray[Any]],
-    reassign: Reassign | None = None,
+    reassign: Reassign,
 ) -> Step:
     """One assignment to the centres ``ahead``, and one update; the distortion does not rise (theorem 1).
+
+    With penalties, that is true of the sum of both.
 
     Points that move together by Hartigan's rule, or towards centres that are not yet there, can in principle raise it:
     such a step is redone by the paper's rule, which cannot, but for rounding: then nothing moves. The memory of
     ``ahead``, and other ``spare`` memory, is used again.
     """
-    reassign = reassign or assign_and_update
     n_pairs, n_trees = 0, sum(not partition.open_to_all for partition in partitions)
     for clusters, rule in ((ahead, hartigan), (state.clusters, False)):
         last_use = clusters is not state.clusters
         labels, n_tested, updated = reassign(points, clusters, state.labels, partitions, rule, threads, spare, last_use)
         n_pairs += n_tested
-        if updated.inertia <= state.clusters.inertia:
+        updated = updated._replace(penalties=state.clusters.penalties)
+        if updated.penalized_inertia <= state.clusters.penalized_inertia:
             n_active = int(np.count_nonzero(labels != state.labels))
             return Step(Clustering(labels, updated), n_active, n_pairs, n_trees)
         spare.append(updated.centers)
+        del labels, updated
     return Step(state, 0, n_pairs, n_trees)
 
 
@@ -120,15 +131,18 @@ def assign_and_update(
     threads: Threads,
     spare: list[NDArray[Any]],
     last_use: bool,
+    max_size: float | None = None,
 ) -> tuple[NDArray[np.int32], int, Clusters]:
     """Both steps of an iteration: new labels, the number of pairs that were tested, and the new clusters.
 
     After its ``last_use`` the memory of the centres is spare.
     """
-    labels, n_pairs = assign_by_closures(points, clusters, labels, partitions, hartigan, threads)
+    new_labels, n_pairs = assign_by_closures(points, clusters, labels, partitions, hartigan, threads)
+    if max_size is not None:
+        admit(labels, new_labels, points.weights, clusters.sizes.copy(), max_size)
     if last_use:
         spare.append(clusters.centers)
-    return labels, n_pairs, update(points, labels, len(clusters.centers), threads, spare)
+    return new_labels, n_pairs, update(points, new_labels, len(clusters.centers), threads, spare)
 
 
 def assign_by_closures(

@@ -23,11 +23,17 @@ class Clusters(NamedTuple):
     norms: NDArray[Any]  # (k,) squared norms of the centres
     sizes: NDArray[np.float64]  # (k,) total weight of the members
     errors: NDArray[np.float64]  # (k,) sum of the members' weighted squared distances
+    penalties: NDArray[np.float64]  # (k,) what membership costs beyond the squared distance: see ``balance.py``
 
     @property
     def inertia(self) -> float:
         """The objective of equation 1."""
         return float(self.errors.sum())
+
+    @property
+    def penalized_inertia(self) -> float:
+        """The objective with the penalties, weighted like the squared distances; without them it is equation 1."""
+        return self.inertia + float(self.penalties @ self.sizes)
 
 
 def update(
@@ -56,6 +62,7 @@ def empty_clusters(points: Points, n_clusters: int, spare: list[NDArray[Any]] | 
         norms=np.zeros(n_clusters, points.mean.dtype),
         sizes=np.zeros(n_clusters),
         errors=np.zeros(n_clusters),
+        penalties=np.zeros(n_clusters),
     )
 
 

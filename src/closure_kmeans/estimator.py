@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from closure_kmeans import _validation as check
-from closure_kmeans import slabs
+from closure_kmeans import layout, slabs
 from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.base import BaseKMeans, Outcome, Recorder, fitted_attributes
 from closure_kmeans.checkpoint import Checkpoint, fingerprint
@@ -88,6 +88,10 @@ class ClosureKMeans(BaseKMeans):
         Assign points to where the centres of large clusters are heading. It halves the number of iterations.
     tree_dims : int, default=16
         Principal dimensions in which trees are grown; ``None`` for all dimensions.
+    max_size : float, default=None
+        What the largest cluster should have at most, in rows or their weight: balanced clusters. A full one admits
+        nobody, and a penalty makes it dearer from iteration to iteration. The distortion may then rise, and
+        ``predict``, which looks for the nearest centre, is not balanced.
     memory_limit : int or str, default=None
         Bytes, or a text such as "1GB", that the fit may take beyond the centres, for data larger than memory: a memory
         map, or what ``open_vectors`` returns. The rows are laid out in a temporary file and read in slabs.
@@ -164,6 +168,7 @@ class ClosureKMeans(BaseKMeans):
         rule: Literal["hartigan", "lloyd"] = "hartigan",
         extrapolate: bool = True,
         tree_dims: int | None = 16,
+        max_size: float | None = None,
         memory_limit: int | str | None = None,
         scratch: str | os.PathLike[str] | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -194,6 +199,7 @@ class ClosureKMeans(BaseKMeans):
         self.min_fall = min_fall
         self.rule = rule
         self.extrapolate = extrapolate
+        self.max_size = max_size
         self.memory_limit = memory_limit
         self.scratch = scratch
         self.checkpoint = checkpoint
@@ -230,6 +236,8 @@ class ClosureKMeans(BaseKMeans):
         check.choice("neighborhoods", self.neighborhoods, ("auto", "fresh", "kept", "all"))
         check.choice("metric", self.metric, ("euclidean", "cosine"))
         check.choice("rule", self.rule, ("hartigan", "lloyd"))
+        if self.max_size is not None:
+            check.number("max_size", self.max_size, 0)
         if self.checkpoint is not None and not isinstance(self.checkpoint, str | os.PathLike):
             raise TypeError(f"checkpoint must be a path, got {self.checkpoint!r}")
         check.number("checkpoint_every", self.checkpoint_every, 0)
@@ -238,8 +246,6 @@ class ClosureKMeans(BaseKMeans):
         if self.memory_limit is not None:
             check.n_bytes("memory_limit", self.memory_limit)
             check.choice("neighborhoods with memory_limit", self.neighborhoods, ("auto", "fresh"))
-            if self.checkpoint is not None:
-                raise ValueError("checkpoint must be None with memory_limit: such a fit cannot be resumed yet")
             if isinstance(self.init, str):
                 check.choice("init with memory_limit", self.init, ("tree",))
 
@@ -250,13 +256,10 @@ class ClosureKMeans(BaseKMeans):
     def _cluster(
         self, points: Points, labels: NDArray[np.int32], rng: np.random.Generator, record: Recorder, threads: Threads
     ) -> Outcome:
-        neighborhoods = self._neighborhoods(points, rng, threads)
         state = begin(points, labels, self.n_clusters, threads)
-        if record.checkpoint is not None:
-            state = record.checkpoint.restore(state, neighborhoods, rng)
-            if record.checkpoint.converged:
-                return Outcome(state, "converged", {})
-        return self._improve(points, state, neighborhoods, partial(sample_accuracy, points, threads), record, threads)
+        neighborhoods = self._neighborhoods(points, rng, threads)
+        accuracy = partial(sample_accuracy, points, threads)
+        return self._improve(points, state, neighborhoods, accuracy, rng, record, threads)
 
     def _improve(
         self,
@@ -264,11 +267,19 @@ class ClosureKMeans(BaseKMeans):
         state: Clustering,
         neighborhoods: Neighborhoods,
         measure_accuracy: Callable[[Clustering], float],
+        rng: np.random.Generator,
         record: Recorder,
         threads: Threads,
         reassign: Reassign | None = None,
     ) -> Outcome:
-        """Run the algorithm with this model's settings; ``reassign`` is for points that are not in memory."""
+        """Run the algorithm with this model's settings, from a checkpoint if there is one.
+
+        ``reassign`` is for points that are not in memory.
+        """
+        if record.checkpoint is not None:
+            state = record.checkpoint.restore(state, neighborhoods, rng)
+            if record.checkpoint.converged:
+                return Outcome(state, "converged", {})
         improved, stopped_by = cluster_by_closures(
             points,
             state,
@@ -276,10 +287,11 @@ class ClosureKMeans(BaseKMeans):
             reassign=reassign,
             hartigan=self.rule == "hartigan",
             extrapolate=self.extrapolate,
+            max_size=self.max_size,
             n_done=len(record.history),
             max_iter=self.max_iter,
             tol=self.tol,
-            measure_accuracy=measure_accuracy,
+            measure_accuracy=measure_accuracy if self.max_size is None else None,  # some rows are not to be there
             on_iteration=record,
             threads=threads,
         )
@@ -296,6 +308,12 @@ class ClosureKMeans(BaseKMeans):
 
     def _weights(self, sample_weight: ArrayLike | None, rows: Any) -> NDArray[np.float64]:
         weights = super()._weights(sample_weight, rows)
+        if self.max_size is not None:
+            mean_size = np.broadcast_to(weights, len(rows)).sum() / self.n_clusters
+            if self.max_size < mean_size:
+                raise ValueError(
+                    f"max_size must be at least the mean size of a cluster, {mean_size:g}, got {self.max_size:g}"
+                )
         if self.memory_limit is not None and not weights.all():
             raise ValueError("sample_weight must be above 0 with memory_limit: leave out the rows that weigh nothing")
         return weights
@@ -311,10 +329,13 @@ class ClosureKMeans(BaseKMeans):
         check.enough_rows(n_clusters, X)
         memory = check.n_bytes("memory_limit", self.memory_limit)
         dtype = np.dtype(precision(X.dtype) if self._spherical else X.dtype)
-        slab_size = slabs.count_slab_points(memory, len(X), X.shape[1], dtype, self.tree_dims)
+        slab_size = layout.count_slab_points(
+            memory, len(X), X.shape[1], dtype, self.tree_dims, weighted=len(weights) > 1
+        )
         rng = check.generator(self.random_state)
-        with Threads(count_threads(self.n_jobs)) as threads, Recorder(self, began, len(X)) as record:
-            stored, labels = slabs.lay_out(
+        checkpoint = self._open_checkpoint(X, weights, init, rng)
+        with Threads(count_threads(self.n_jobs)) as threads, Recorder(self, began, len(X), checkpoint) as record:
+            stored, labels = layout.lay_out(
                 X,
                 weights,
                 n_clusters,
@@ -325,6 +346,9 @@ class ClosureKMeans(BaseKMeans):
                 rng=rng,
                 threads=threads,
             )
+            if checkpoint is not None:
+                checkpoint.check_order(stored.order)
+                init = "tree" if checkpoint.saved else init  # what is saved takes its place
             if not isinstance(init, str):
                 labels = slabs.start_labels(init, stored, X, self._spherical, threads)
             grow = cast(Grow, partial(slabs.draw_slabs, stored, rng, threads))
@@ -333,6 +357,7 @@ class ClosureKMeans(BaseKMeans):
                 slabs.begin(stored, labels, n_clusters, threads),
                 FreshNeighborhoods(grow, self.leaf_size, slab_size, self.target_accuracy),
                 partial(sample_accuracy, stored.points, threads),
+                rng,
                 record,
                 threads,
                 reassign=slabs.assign_and_update,
@@ -341,7 +366,7 @@ class ClosureKMeans(BaseKMeans):
             raise KeyboardInterrupt
         labels = np.empty(len(X), np.int32)
         labels[stored.order] = outcome.state.labels
-        sample = slabs.read(X, slice(0, len(X), -(-len(X) // SAMPLE_ROWS)), self._spherical)
+        sample = layout.sample_rows(X, SAMPLE_ROWS, self._spherical)
         return fitted_attributes(outcome, labels, stored.points.mean, sample, record)
 
     def _open_checkpoint(
@@ -398,7 +423,9 @@ class ClosureKMeans(BaseKMeans):
                 raise ValueError(
                     f"levels must have fewer clusters than the level below, which has {len(centers)}, got {n_clusters}"
                 )
-            above = clone(self).set_params(n_clusters=n_clusters, init="tree", checkpoint=None, callback=None)
+            above = clone(self).set_params(
+                n_clusters=n_clusters, init="tree", max_size=None, memory_limit=None, checkpoint=None, callback=None
+            )
             above.fit(centers, sample_weight=sizes)
             if above.stopped_by_ == "interrupted":
                 raise KeyboardInterrupt

@@ -14,9 +14,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from closure_kmeans._parallel import Threads
 from closure_kmeans.partition import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
+from closure_kmeans.vectors.rows import Rows
 
 # Values widened at a time: some megabytes.
 BLOCK_VALUES = 1 << 20
+# Values mixed at a time: they take eight bytes each, several times over.
+HASHED_VALUES = 1 << 16
 
 
 class Points(NamedTuple):
@@ -69,19 +72,21 @@ def unit_rows(X: NDArray[Any], name: str = "X") -> NDArray[Any]:
     return result
 
 
-def hash_rows(rows: NDArray[Any]) -> NDArray[np.uint64]:
-    """A number for each row, the same for equal rows and another for others: a random sum of its mixed words."""
-    words_per_value = max(1, rows.dtype.itemsize // 4)
-    word = np.dtype(f"u{rows.dtype.itemsize // words_per_value}")
+def hash_rows(X: Rows, first: int = 0, last: int | None = None) -> NDArray[np.uint64]:
+    """A number for each of some rows, the same for equal rows and another for others: a sum of its mixed words."""
+    words_per_value = max(1, X.dtype.itemsize // 4)
+    word = np.dtype(f"u{X.dtype.itemsize // words_per_value}")
     rng = np.random.default_rng(0)
-    mixer, *coefficients = rng.integers(2**63, size=1 + rows.shape[1] * words_per_value, dtype=np.uint64) * 2 + 1
-    hashes = np.empty(len(rows), np.uint64)
-    for first in range(0, len(rows), rows_per_block(rows)):
-        block = slice(first, first + rows_per_block(rows))
-        same_zeros = np.ascontiguousarray(rows[block]) + rows.dtype.type(0)  # -0 and 0 are the same number
+    mixer, *coefficients = rng.integers(2**63, size=1 + X.shape[1] * words_per_value, dtype=np.uint64) * 2 + 1
+    last = X.shape[0] if last is None else min(last, X.shape[0])
+    hashes = np.empty(last - first, np.uint64)
+    n_rows = -(-HASHED_VALUES // X.shape[1])
+    for begin in range(first, last, n_rows):
+        end = min(begin + n_rows, last)
+        same_zeros = np.ascontiguousarray(X[begin:end]) + X.dtype.type(0)  # -0 and 0 are the same number
         words = (same_zeros.view(word).astype(np.uint64) + np.uint64(1)) * mixer
         words ^= words >> np.uint64(31)
-        hashes[block] = words @ np.array(coefficients)
+        hashes[begin - first : end - first] = words @ np.array(coefficients)
     return hashes
 
 
@@ -103,10 +108,11 @@ def arrange_points(
     mean = mean_of(sample)
     check_values(X, mean)
     stored = X.view(np.uint16) if X.dtype == np.float16 else X
-    coordinates, origin, axes = stored, mean, None
     if n_axes is not None and n_axes < X.shape[1]:
         axes = principal_axes(sample - mean, n_axes, int(rng.integers(2**31)))
         coordinates, origin = np.empty((len(X), axes.shape[1]), dtype), np.zeros(axes.shape[1], dtype)
+    else:
+        coordinates, origin, axes = np.ascontiguousarray(stored), mean, None
     norms = np.empty(len(X), dtype)
     look = X.dtype == np.float32 and are_bytes(sample)
 
@@ -150,7 +156,7 @@ def reorder(rows: NDArray[Any], order: NDArray[np.int32], dtype: DTypeLike, thre
     result = np.empty(rows.shape, dtype)
 
     def copy(first: int, last: int) -> None:
-        if result.dtype == rows.dtype:
+        if result.dtype == rows.dtype and rows.flags.c_contiguous:  # it would copy them all otherwise
             np.take(rows, order[first:last], axis=0, out=result[first:last], mode="clip")
         else:
             result[first:last] = rows[order[first:last]]
@@ -168,7 +174,7 @@ def are_bytes(X: NDArray[Any]) -> bool:
 def check_weights(weights: NDArray[Any], norms: NDArray[Any]) -> None:
     """The largest objective there could be must be a finite number."""
     with np.errstate(over="ignore"):
-        total = np.sum(weights * norms.astype(np.float64))
+        total = np.einsum("i,i", np.broadcast_to(weights, len(norms)), norms, dtype=np.float64)
     if not np.isfinite(total):
         raise ValueError(
             "the squares of the values of X, times sample_weight, must not overflow float64 in sum: "

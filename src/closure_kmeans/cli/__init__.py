@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from closure_kmeans import __version__
-from closure_kmeans.cli import demo, doctor, explore, export, fit, info, predict, retrieval
+from closure_kmeans.cli import demo, doctor, explore, export, fit, info, predict, repository, retrieval
 from closure_kmeans.cli.common import INTERRUPTED, example
 
 
@@ -57,6 +57,8 @@ for _command in (
     retrieval.retrieval,
     explore.explore,
     explore.report,
+    repository.bench,
+    repository.paper,
     demo.demo,
     doctor.doctor,
     doctor.warmup,

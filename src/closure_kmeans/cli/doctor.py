@@ -130,7 +130,7 @@ def warmup(dtypes: tuple[str, ...], quiet: bool) -> None:
 
 
 def compile_kernels(dtype: np.dtype[Any]) -> None:
-    """Call all kernels on a few rows of a type: fits with either kind of neighbourhoods, and all kinds of search.
+    """Call all kernels on a few rows of a type: fits of all kinds, and all kinds of search.
 
     Descriptors of images are bytes, so that the retrieval belongs to these.
     """
@@ -139,6 +139,7 @@ def compile_kernels(dtype: np.dtype[Any]) -> None:
     for kind in (closure_kmeans.ClosureKMeans, closure_kmeans.ClosureKMeans.paper):
         for sample_weight in (None, weights):
             model = kind(64, max_iter=2, random_state=0).fit(X, sample_weight=sample_weight)
+    closure_kmeans.ClosureKMeans(64, max_iter=2, memory_limit="16MB", random_state=0).fit(X)
     model.predict(X)
     model.several_nearest(X, 2)
     with Threads(count_threads(None)) as threads:

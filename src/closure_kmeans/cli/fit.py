@@ -85,6 +85,7 @@ class _Remembering(click.Command):
     show_default=True,
     help="cosine: only the directions of rows count.",
 )
+@click.option("--max-size", type=click.FloatRange(0), help="Rows that the largest cluster should have at most.")
 @click.option("--memory-limit", metavar="SIZE", help="Memory to take beyond the centres: 500MB, 1GB.")
 @click.option("--scratch", type=click.Path(), help="Folder of the temporary file of --memory-limit.")
 @click.option("--paper", is_flag=True, help="The algorithm exactly as the paper has it.")
