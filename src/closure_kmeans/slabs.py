@@ -25,7 +25,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
-from closure_kmeans.closure import assign_by_closures
+from closure_kmeans.closure import Reassigned, assign_by_closures
 from closure_kmeans.clusters import Clusters, empty_clusters, move_onto_sphere, refill_empty
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.partition import RandomPartition, grow_partition, principal_axes
@@ -34,6 +34,7 @@ from closure_kmeans.points import (
     are_bytes,
     as_numbers,
     check_values,
+    grow_leaves,
     mean_of,
     precision,
     rows_per_block,
@@ -129,14 +130,7 @@ def lay_out(
     n_points, n_features = X.shape
     dtype = precision(X.dtype)
     sample: NDArray[Any] = read(X, slice(0, n_points, -(-n_points // LAYOUT_SAMPLE)), spherical).astype(dtype)
-    with np.errstate(over="ignore", invalid="ignore"):
-        good = np.isfinite(np.einsum("ij,ij->i", sample, sample))
-    sample = sample[good] if good.any() else np.zeros_like(sample)  # which rows are bad is found below
-    mean = mean_of(sample)
-    axes = None
-    if n_axes is not None and n_axes < n_features:
-        axes = principal_axes(sample - mean, n_axes, int(rng.integers(2**31)))
-    cells = sample_cells(along(shifted(sample, mean), axes), rng, threads)
+    mean, axes, cells = learn_cells(sample, N_CELLS, n_axes, rng, threads)
     cell_of, in_bytes = sort_into_cells(X, mean, axes, cells, spherical, are_bytes(sample), threads)
     order, _ = _kernels.group_by_label(cell_of, len(cells))
     del cell_of
@@ -158,6 +152,20 @@ def lay_out(
     return stored, labels
 
 
+def learn_cells(
+    sample: NDArray[Any], n_cells: int, n_axes: int | None, rng: np.random.Generator, threads: Threads
+) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any]]:
+    """What a sample of rows tells of all: their mean, the axes of their coordinates, and cells to sort them into."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        good = np.isfinite(np.einsum("ij,ij->i", sample, sample))
+    sample = sample[good] if good.any() else np.zeros_like(sample)  # which rows are bad is found as they are sorted
+    mean = mean_of(sample)
+    axes = None
+    if n_axes is not None and n_axes < sample.shape[1]:
+        axes = principal_axes(sample - mean, n_axes, int(rng.integers(2**31)))
+    return mean, axes, sample_cells(along(shifted(sample, mean), axes), n_cells, rng, threads)
+
+
 def read(X: Rows, some: slice, spherical: bool) -> NDArray[Any]:
     """Some rows as they count."""
     rows = np.ascontiguousarray(X[some])
@@ -174,14 +182,27 @@ def along(vectors: NDArray[Any], axes: NDArray[Any] | None) -> NDArray[Any]:
     return vectors if axes is None else vectors @ axes
 
 
-def sample_cells(coordinates: NDArray[Any], rng: np.random.Generator, threads: Threads) -> NDArray[Any]:
+def sample_cells(coordinates: NDArray[Any], n_cells: int, rng: np.random.Generator, threads: Threads) -> NDArray[Any]:
     """The middles of the leaves of a tree over a sample, in its order."""
-    n_cells = min(N_CELLS, len(coordinates))
+    n_cells = min(n_cells, len(coordinates))
     origin = np.zeros_like(coordinates[0])
     tree = grow_partition(coordinates, origin, n_cells, rng, threads)
-    sums = np.add.reduceat(coordinates[tree.members], tree.starts[:-1])
-    middles: NDArray[Any] = sums / np.diff(tree.starts)[:, np.newaxis].astype(sums.dtype)
+    return middles_of(coordinates, tree.members, tree.starts)
+
+
+def middles_of(coordinates: NDArray[Any], members: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[Any]:
+    """The means of consecutive groups of members."""
+    sums = np.add.reduceat(coordinates[members], starts[:-1])
+    middles: NDArray[Any] = sums / np.diff(starts)[:, np.newaxis].astype(sums.dtype)
     return middles
+
+
+def cut_into_cells(
+    coordinates: NDArray[Any], members: NDArray[np.int32], n_cells: int
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Cut points in the order of a tree into equal pieces: where these begin and end, and their middles."""
+    cuts = np.unique(np.linspace(0, len(members), n_cells + 1).astype(np.int64))
+    return cuts, middles_of(coordinates, members, cuts)
 
 
 def sort_into_cells(
@@ -237,7 +258,7 @@ def refine_layout(
     labels = np.empty(n_points, np.int32)
     middles, starts = [], [np.zeros(1, np.int64)]
     for i, (first, last) in enumerate(pairwise(borders.tolist())):
-        slab = load_slab(stored, [slice(first, last)], threads)
+        slab = load_slab(stored.points, stored.axes, [slice(first, last)], threads)
         first_label, last_label = n_clusters * i // n_slabs, n_clusters * (i + 1) // n_slabs
         n_leaves = min(max(1, last_label - first_label), last - first)
         tree = grow_partition(slab.coordinates, slab.origin, n_leaves, rng, threads)
@@ -245,9 +266,8 @@ def refine_layout(
         for block in blocks_of(last - first, rows_per_block(slab.rows)):
             stored.points.rows[first + block.start : first + block.stop] = slab.rows[tree.members[block]]
         stored.order[first:last] = stored.order[first:last][tree.members]
-        cuts = np.unique(np.linspace(0, last - first, max(CELLS_PER_SLAB, N_CELLS // n_slabs) + 1).astype(np.int64))
-        sums = np.add.reduceat(slab.coordinates[tree.members], cuts[:-1])
-        middles.append(sums / np.diff(cuts)[:, np.newaxis].astype(sums.dtype))
+        cuts, found = cut_into_cells(slab.coordinates, tree.members, max(CELLS_PER_SLAB, N_CELLS // n_slabs))
+        middles.append(found)
         starts.append(first + cuts[1:])
         forget(stored.points.rows)
     return stored._replace(cells=np.concatenate(middles), cell_starts=np.concatenate(starts)), labels
@@ -264,17 +284,19 @@ def forget(array: Any) -> None:
 # -- a pass ------------------------------------------------------------------------------------------------------------
 
 
-def load_slab(stored: StoredPoints, pieces: list[slice], threads: Threads, n_spare: int = 0) -> Points:
+def load_slab(
+    points: Points, axes: NDArray[Any] | None, pieces: list[slice], threads: Threads, n_spare: int = 0
+) -> Points:
     """The points in some pieces of the file, with room for some more, in memory."""
-    points, size = stored.points, sum(piece.stop - piece.start for piece in pieces)
+    size = sum(piece.stop - piece.start for piece in pieces)
     rows = np.zeros((size + n_spare, points.rows.shape[1]), points.rows.dtype)
-    n_coordinates = rows.shape[1] if stored.axes is None else stored.axes.shape[1]
+    n_coordinates = rows.shape[1] if axes is None else axes.shape[1]
     coordinates = np.empty((len(rows), n_coordinates), points.mean.dtype)
 
     gather(points.rows, pieces, rows)
 
     def project(begin: int, end: int) -> None:
-        coordinates[begin:end] = along(shifted(as_numbers(rows[begin:end]), points.mean), stored.axes)
+        coordinates[begin:end] = along(shifted(as_numbers(rows[begin:end]), points.mean), axes)
 
     threads.for_each_block(project, size, rows_per_block(rows))
     forget(points.rows)
@@ -301,14 +323,14 @@ def draw_slabs(stored: StoredPoints, rng: np.random.Generator, threads: Threads,
     return SlabPartition(tree, leaf_size, int(rng.integers(2**63)))
 
 
-def nearest_cells(stored: StoredPoints, coordinates: NDArray[Any], threads: Threads) -> NDArray[np.int32]:
-    """The cells of the file that are nearest to each centre, given its coordinates."""
-    n_near = min(NEAR_CELLS, len(stored.cells))
-    norms = np.einsum("ij,ij->i", stored.cells, stored.cells)
+def nearest_cells(cells: NDArray[Any], coordinates: NDArray[Any], threads: Threads) -> NDArray[np.int32]:
+    """The cells that are nearest to each centre, given its coordinates."""
+    n_near = min(NEAR_CELLS, len(cells))
+    norms = np.einsum("ij,ij->i", cells, cells)
     near = np.empty((len(coordinates), n_near), np.int32)
 
     def find(first: int, last: int) -> None:
-        scores = norms - 2 * coordinates[first:last] @ stored.cells.T
+        scores = norms - 2 * coordinates[first:last] @ cells.T
         near[first:last] = np.argpartition(scores, n_near - 1, axis=1)[:, :n_near]
 
     threads.for_each_block(find, len(coordinates), 512)
@@ -324,12 +346,12 @@ def assign_and_update(
     threads: Threads,
     spare: list[NDArray[Any]],
     last_use: bool,
-) -> tuple[NDArray[np.int32], int, Clusters]:
-    """What ``closure.assign_and_update`` does, slab by slab: new labels, the pairs tested, and the new clusters."""
+) -> Reassigned:
+    """What ``closure.assign_and_update`` does, slab by slab."""
     (partition,) = partitions
     n_clusters = len(clusters.centers)
     center_coordinates = along(clusters.centers, stored.axes)
-    near = nearest_cells(stored, center_coordinates, threads)
+    near = nearest_cells(stored.cells, center_coordinates, threads)
     new_labels = np.empty_like(labels)
     totals = no_totals(*clusters.centers.shape)
     n_pairs = 0
@@ -337,13 +359,12 @@ def assign_and_update(
         cells = np.sort(partition.slabs.members[first:last])
         pieces = [slice(*stored.cell_starts[cell : cell + 2].tolist()) for cell in cells]
         entered = np.flatnonzero(np.isin(near, cells).any(axis=1)).astype(np.int32)
-        slab = load_slab(stored, pieces, threads, len(entered))
+        slab = load_slab(stored.points, stored.axes, pieces, threads, len(entered))
         size = len(slab.rows) - len(entered)
         slab.coordinates[size:] = center_coordinates[entered]
         rng = np.random.default_rng([partition.seed, number])
-        n_leaves = -(-len(slab.rows) // partition.leaf_size)
-        leaves = grow_partition(slab.coordinates, slab.origin, n_leaves, rng, threads)
         old = np.concatenate([*(labels[piece] for piece in pieces), entered])
+        leaves = grow_leaves(slab, rng, threads, partition.leaf_size)
         new, n_tested = assign_by_closures(slab, clusters, old, [leaves], hartigan, threads)
         place = 0
         for piece in pieces:
@@ -353,14 +374,15 @@ def assign_and_update(
         add_slab(slab, new[:size], totals, threads)
     if last_use:
         spare.append(clusters.centers)
-    return new_labels, n_pairs, finish_update(stored, new_labels, totals, n_clusters, threads, spare)
+    updated = finish_update(stored, new_labels, totals, n_clusters, threads, spare)
+    return Reassigned(new_labels, int(np.count_nonzero(new_labels != labels)), n_pairs, updated)
 
 
 def begin(stored: StoredPoints, labels: NDArray[np.int32], n_clusters: int, threads: Threads) -> Clustering:
     """The state of given labels."""
     totals = no_totals(n_clusters, stored.points.rows.shape[1])
     for slab in blocks_of(len(labels), stored.slab_size):
-        add_slab(load_slab(stored, [slab], threads), labels[slab], totals, threads)
+        add_slab(load_slab(stored.points, stored.axes, [slab], threads), labels[slab], totals, threads)
     return Clustering(labels, finish_update(stored, labels, totals, n_clusters, threads, []))
 
 
@@ -384,16 +406,22 @@ def finish_update(
     spare: list[NDArray[Any]],
 ) -> Clusters:
     """The clusters of given sums, none of them empty; ``labels`` change accordingly."""
-    clusters = empty_clusters(stored.points, n_clusters, spare)
+    clusters = means_of(stored.points, totals, threads, spare)
+    refill_empty(stored.points, labels, clusters, *_kernels.group_by_label(labels, n_clusters))
+    forget(stored.points.rows)
+    return clusters
+
+
+def means_of(points: Points, totals: Totals, threads: Threads, spare: list[NDArray[Any]] | None = None) -> Clusters:
+    """The clusters of given sums; the centres of empty ones are nowhere."""
+    clusters = empty_clusters(points, len(totals.sizes), spare)
 
     def finish(first: int, last: int) -> None:
         _kernels.finish_clusters(totals, clusters, first, last)
-        if stored.points.spherical:
-            move_onto_sphere(clusters, stored.points.mean, first, last)
+        if points.spherical:
+            move_onto_sphere(clusters, points.mean, first, last)
 
-    threads.for_each_block(finish, n_clusters)
-    refill_empty(stored.points, labels, clusters, *_kernels.group_by_label(labels, n_clusters))
-    forget(stored.points.rows)
+    threads.for_each_block(finish, len(totals.sizes))
     return clusters
 
 
