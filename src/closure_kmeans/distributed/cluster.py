@@ -60,12 +60,11 @@ class Cluster:
         Each is forgotten by the cluster as soon as it is here.
         """
         futures = self._submit(task, arguments)
-        held = list(futures)
+        names = name_tasks(futures, arguments)
         while len(futures) > LEFT_TO_THE_DRIVER:
-            groups = [futures[i : i + MERGED_TOGETHER] for i in range(0, len(futures), MERGED_TOGETHER)]
-            futures = self._submit(merge, [(group,) for group in groups])
-            held += futures
-        yield from self._results(stage, arguments, futures, held)
+            groups = range(0, len(futures), MERGED_TOGETHER)
+            futures = self._submit(merge, [(futures[i : i + MERGED_TOGETHER],) for i in groups])
+        yield from self._results(stage, names, futures)
 
     def _submit(self, task: Callable[..., Any], arguments: Arguments) -> list[Any]:
         self._n_calls += 1
@@ -75,26 +74,41 @@ class Cluster:
     def _watched(self, stage: str, arguments: Arguments, futures: list[Any]) -> list[Any]:
         results = []
         with tqdm(total=len(futures), desc=stage, disable=not self._verbose, leave=False) as bar:
-            for result in self._results(stage, arguments, futures, futures):
+            for result in self._results(stage, name_tasks(futures, arguments), futures):
                 results.append(result)
                 bar.update()
         return results
 
-    def _results(self, stage: str, arguments: Arguments, futures: list[Any], held: list[Any]) -> Iterator[Any]:
+    def _results(self, stage: str, names: dict[str, str], futures: list[Any]) -> Iterator[Any]:
         """Take the results in order; whatever happens, nothing is left running or kept."""
         killed = library("distributed.scheduler", "dask", PURPOSE).KilledWorker
+        waiting = futures[::-1]
+        futures.clear()
         try:
-            for place in range(len(futures)):
-                yield self._client.gather(futures[place], direct=True)  # from the worker, not by way of the scheduler
-                futures[place] = None
+            while waiting:
+                yield self._client.gather(waiting[-1], direct=True)  # from the worker, not by way of the scheduler
+                waiting.pop()
         except killed as error:
-            number = int(str(error.task).rpartition("-")[2])
             raise RuntimeError(
-                f"{stage}: {arguments[number][0]} ended its worker {error.allowed_failures + 1} times: given up. "
-                "If memory ran out, n_partitions should be larger; the logs of the workers say more"
+                f"{stage}: {names.get(error.task, error.task)} ended its worker {error.allowed_failures + 1} times, "
+                "and is given up. If memory ran out, n_partitions should be larger; the logs of the workers say more"
             ) from error
         finally:
-            self._client.cancel([future for future in held if future is not None], reason="no longer needed")
+            if waiting:
+                self._client.cancel(waiting)
+
+
+def name_tasks(futures: list[Any], arguments: Arguments) -> dict[str, str]:
+    """What people call the tasks: what they work on."""
+    return {future.key: str(some[0]) for future, some in zip(futures, arguments, strict=True)}
+
+
+def local_cluster(n_workers: int, **settings: Any) -> Any:
+    """Workers on this machine, each a process of one thread, that nobody else can reach, and no dashboard."""
+    distributed = library("distributed", "dask", PURPOSE)
+    here = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
+    settings = {"threads_per_worker": 1, "scheduler_kwargs": {"dashboard": False}} | here | settings
+    return distributed.LocalCluster(n_workers=n_workers, **settings)
 
 
 @contextmanager
@@ -103,10 +117,7 @@ def connect(client: Any, n_jobs: int | None, verbose: int) -> Iterator[Cluster]:
     distributed = library("distributed", "dask", PURPOSE)
     with ExitStack() as stack:
         if client is None:
-            local = distributed.LocalCluster(
-                n_workers=count_threads(n_jobs), threads_per_worker=1, dashboard_address=None
-            )
-            client = stack.enter_context(local)
+            client = stack.enter_context(local_cluster(count_threads(n_jobs)))
         if not isinstance(client, distributed.Client):
             client = stack.enter_context(distributed.Client(client, set_as_default=False))
         try:
