@@ -7,7 +7,7 @@
     python -m benchmarks.scale kills       # twenty workers and five drivers killed
     python -m benchmarks.scale report      # the tables, and the model's answer for a billion rows
 
-Each appends to ``results/scale/COMMAND.jsonl``; runs that are there are not repeated. ``--quick`` takes 1/50 of the rows
+Each appends to ``results/scale/COMMAND.jsonl``; runs that are there are not repeated. ``--quick`` takes 1/50 of rows
 and clusters. Let nothing else run meanwhile: ``quality`` counts what goes over the loopback device, and takes times.
 """
 

@@ -1,7 +1,7 @@
 """The cost of an iteration on a cluster: bytes, flops, memory and time, from constants that were measured.
 
-An iteration is: every partition assigned by a task; the sums merged and sent to the driver; the driver's own work, which
-is serial; the next file of centres read by the workers. The time is the sum of these, each as long as its slowest part.
+An iteration is: every partition assigned by a task; the sums merged and sent to the driver; the driver's own work, all
+of it serial; the next file of centres read by workers. The time is the sum of these, each as long as its slowest part.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,8 @@ def on_cluster(path: Path, n_clusters: int, n_partitions: int, n_workers: int, s
             seconds = time.perf_counter() - began
         X = np.load(path, mmap_mode="r")
         replicas = count_replicas(shared_folder(str(folder)), n_partitions) / n_clusters
-        wire = [after[1] - before[1] for before, after in zip(marks, marks[1:], strict=False)]
-        steps = [after[0] - before[0] for before, after in zip(marks, marks[1:], strict=False)]
+        wire = [after[1] - before[1] for before, after in pairwise(marks)]
+        steps = [after[0] - before[0] for before, after in pairwise(marks)]
         return facts_of(fitted, X, seconds) | {
             "iteration_seconds": statistics.median(steps),
             "wire_bytes": statistics.median(wire),

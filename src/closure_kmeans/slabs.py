@@ -323,9 +323,11 @@ def draw_slabs(stored: StoredPoints, rng: np.random.Generator, threads: Threads,
     return SlabPartition(tree, leaf_size, int(rng.integers(2**63)))
 
 
-def nearest_cells(cells: NDArray[Any], coordinates: NDArray[Any], threads: Threads) -> NDArray[np.int32]:
+def nearest_cells(
+    cells: NDArray[Any], coordinates: NDArray[Any], threads: Threads, n_near: int = NEAR_CELLS
+) -> NDArray[np.int32]:
     """The cells that are nearest to each centre, given its coordinates."""
-    n_near = min(NEAR_CELLS, len(cells))
+    n_near = min(n_near, len(cells))
     norms = np.einsum("ij,ij->i", cells, cells)
     near = np.empty((len(coordinates), n_near), np.int32)
 

@@ -42,6 +42,8 @@ from closure_kmeans.points import Points, hash_rows
 from closure_kmeans.quantizer import nearest_centers, sample_accuracy
 from closure_kmeans.slabs import Totals, along, forget, means_of, nearest_cells, no_totals, on_disk
 
+# Cells that are near a centre: those of several partitions, so that points at a border meet the clusters beyond it.
+NEAR_CELLS = 64
 # Times that a random plane may fail to split a cluster.
 MOST_SPLITS = 50
 
@@ -272,22 +274,16 @@ class Driver:
 
         A centre is near the partitions of the cells that are nearest to it, and so is the nearest centre of a cell.
         """
-        layout, threads = self.layout, self._threads
+        layout, threads, n_centers = self.layout, self._threads, len(centers)
         coordinates = along(centers, layout.axes)
-        origin = np.zeros_like(coordinates[0])
-        near = layout.partition_of[nearest_cells(layout.cells, coordinates, threads)].astype(np.int64)
-        nearest, _ = nearest_centers(layout.cells, coordinates, origin, threads)
-        pairs = np.unique(
-            np.concatenate(
-                [
-                    (near * len(centers) + np.arange(len(centers))[:, np.newaxis]).ravel(),
-                    layout.partition_of * np.int64(len(centers)) + nearest,
-                ]
-            )
-        )
-        partition_of, centers_in_order = np.divmod(pairs, len(centers))
-        starts = np.searchsorted(partition_of, np.arange(len(layout.starts)))
-        return centers_in_order.astype(np.int32), starts
+        near = np.sort(layout.partition_of[nearest_cells(layout.cells, coordinates, threads, NEAR_CELLS)], axis=1)
+        is_first = np.column_stack([np.ones(n_centers, np.bool_), near[:, 1:] != near[:, :-1]])
+        center, _ = np.nonzero(is_first)
+        nearest, _ = nearest_centers(layout.cells, coordinates, np.zeros_like(coordinates[0]), threads)
+        partition_of = np.concatenate([near[is_first], layout.partition_of])
+        pairs = np.unique(partition_of * np.int64(n_centers) + np.concatenate([center, nearest]))
+        starts = np.searchsorted(pairs, np.arange(len(layout.starts)) * n_centers)
+        return (pairs % n_centers).astype(np.int32), starts
 
     # -- empty clusters ------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,8 @@ from closure_kmeans.slabs import (
 
 # Rows of a sample that show one cell.
 ROWS_PER_CELL = 32
+# Pieces of a partition whose middles tell which centres are near it.
+CELLS_PER_PARTITION = 32
 # By default a partition has so many bytes of rows, but there are at least so many partitions, of so many rows.
 PARTITION_BYTES, MANY_PARTITIONS, SMALLEST_PARTITION = 1 << 28, 16, 1024
 
@@ -123,7 +125,7 @@ def lay_out(
             dtype=dtype.str,
             first_label=int(label_starts[i]),
             n_labels=int(label_starts[i + 1] - label_starts[i]),
-            n_cells=max(CELLS_PER_SLAB, n_cells // n_partitions),
+            n_cells=CELLS_PER_PARTITION,
             first_watched=-int(starts[i]) % stride,
             stride=stride,
             seed=int(rng.integers(2**63)),
