@@ -89,7 +89,7 @@ class Cluster:
                 yield self._client.gather(waiting[-1], direct=True)  # from the worker, not by way of the scheduler
                 waiting.pop()
         except killed as error:
-            raise RuntimeError(
+            raise ChildProcessError(
                 f"{stage}: {names.get(error.task, error.task)} ended its worker {error.allowed_failures + 1} times, "
                 "and is given up. If memory ran out, n_partitions should be larger; the logs of the workers say more"
             ) from error
