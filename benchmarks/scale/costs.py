@@ -68,8 +68,8 @@ def measure_driver(n_clusters: int, width: int, n_cells: int) -> Row:
         driver._threads = threads
         axes = np.linalg.qr(rng.normal(size=(width, 16)))[0].astype(np.float32)
         cells = rng.normal(size=(n_cells, 16)).astype(np.float32)
-        partition_of = np.repeat(np.arange(n_cells // 16, dtype=np.int32), 16)
-        starts = np.arange(n_cells // 16 + 1)
+        partition_of = np.repeat(np.arange(n_cells // 32, dtype=np.int32), 32)
+        starts = np.arange(n_cells // 32 + 1)
         driver.layout = passes.Layout(mean, axes, cells, partition_of, starts, points.rows, 1, False)
         near = best(lambda: driver._find_near(clusters.centers)) / (n_clusters * n_cells)
     return {"add": add, "finish": finish, "near": near}

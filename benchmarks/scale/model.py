@@ -72,8 +72,8 @@ class Iteration(NamedTuple):
         return names[max(names, key=lambda name: getattr(self, name))]
 
 
-MERGED_TOGETHER, LEFT_TO_THE_DRIVER, CELLS_PER_PARTITION, FEWEST_CELLS, TREE_DIMS = 8, 16, 16, 512, 16
-LEAF_CANDIDATES = 60  # clusters that a point is tested with
+MERGED_TOGETHER, LEFT_TO_THE_DRIVER, CELLS_PER_PARTITION, TREE_DIMS = 8, 16, 32, 16
+LEAF_CANDIDATES = 80  # clusters that a point is tested with
 
 
 def sums_bytes(n_entries: float, width: int) -> float:
@@ -110,7 +110,7 @@ def iteration(
         / machine.network
         for level in range(n_levels)
     )
-    n_cells = max(FEWEST_CELLS, CELLS_PER_PARTITION * n_partitions)
+    n_cells = CELLS_PER_PARTITION * n_partitions
     values = n_clusters * width
     rows_of_machine = n_points * row_bytes / n_machines
     in_memory = machine.holds_rows and rows_of_machine < machine.memory / 2
