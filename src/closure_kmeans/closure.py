@@ -95,7 +95,7 @@ def begin(points: Points, labels: NDArray[np.int32], n_clusters: int, threads: T
 def take_step(
     points: Any,
     state: Clustering,
-    ahead: Clusters,
+    ahead: Clusters | None,
     partitions: list[RandomPartition],
     hartigan: bool,
     threads: Threads,
@@ -106,7 +106,7 @@ def take_step(
 
     Points that move together by Hartigan's rule, or towards centres that are not yet there, can in principle raise it:
     such a step is redone by the paper's rule, which cannot, but for rounding: then nothing moves. The memory of
-    ``ahead``, and other ``spare`` memory, is used again.
+    ``ahead``, and other ``spare`` memory, is used again. None is for a ``reassign`` that looks ahead by itself.
     """
     reassign = reassign or assign_and_update
     n_pairs, n_trees = 0, sum(not partition.open_to_all for partition in partitions)

@@ -180,17 +180,16 @@ class Driver:
     def step(self, extrapolate: bool, hartigan: bool, spare: list[NDArray[Any]], state: Clustering) -> Step:
         """One assignment and one update; the distortion does not rise (theorem 1)."""
         ahead = None if extrapolate and self._iteration > 0 else state.clusters
-        outcome: Step = take_step(
+        return take_step(
             self._points,
             state,
-            ahead,  # type: ignore[arg-type]
+            ahead,
             self.neighborhoods.partitions(),
             hartigan,
             self._threads,
             spare,
             reassign=self._reassign,
         )
-        return outcome
 
     def _reassign(
         self,
