@@ -7,7 +7,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -41,6 +41,20 @@ from closure_kmeans.storage import save_model
 
 if TYPE_CHECKING:
     from closure_kmeans.explorer.notebook import Grid
+
+
+class Keeper(Protocol):
+    """Where a fit is kept while it runs."""
+
+    @property
+    def history(self) -> list[Iteration]:
+        """The iterations that it had when it was found there."""
+
+    def note(self, state: Clustering, history: list[Iteration], converged: bool) -> None:
+        """Told how things stand after an iteration."""
+
+    def write(self) -> None:
+        """Write what is not written yet."""
 
 
 class Outcome(NamedTuple):
@@ -431,8 +445,8 @@ def fitted_attributes(
 class Recorder:
     """Keeps the history, shows the progress, and says when to stop."""
 
-    def __init__(self, model: BaseKMeans, began: float, n_points: int, checkpoint: Checkpoint | None = None) -> None:
-        self.checkpoint = checkpoint
+    def __init__(self, model: BaseKMeans, began: float, n_points: int, checkpoint: Keeper | None = None) -> None:
+        self.checkpoint: Any = checkpoint
         self.history: list[Iteration] = [] if checkpoint is None else checkpoint.history
         self._began = began
         self._seconds_before = self.history[-1].seconds if self.history else 0.0

@@ -102,15 +102,7 @@ class Checkpoint:
     def _read(self) -> dict[str, Any]:
         """Read the file; the state of the generator at the beginning."""
         arrays, facts = read_tensors(self.path, "checkpoint")
-        differences = [
-            f"{name} was {facts['identity'].get(name)!r} and is {value!r}"
-            for name, value in self._identity.items()
-            if facts["identity"].get(name) != value
-        ]
-        if differences:
-            raise FileFormatError(
-                f"the checkpoint '{self.path}' is of another fit: {'; '.join(differences)}. Remove it to begin anew"
-            )
+        check_identity(f"the checkpoint '{self.path}'", facts["identity"], self._identity)
         if _checksum(arrays) != facts["checksum"]:
             raise FileFormatError(f"'{self.path}' is damaged: its checksum is not that of its values")
         history = [Iteration(*record) for record in facts["history"]]
@@ -121,7 +113,7 @@ class Checkpoint:
 
     def check_order(self, order: NDArray[np.int32]) -> None:
         """The points must be in the order that they had."""
-        found = _digest(order)
+        found = digest(order)
         if self._order is not None and self._order != found:
             raise FileFormatError(
                 f"the checkpoint '{self.path}' cannot be resumed here: the points come in another order, "
@@ -177,18 +169,26 @@ def checkpoint_file(path: str | os.PathLike[str]) -> Path:
     return path if path.suffix == Path(FILE_NAME).suffix else path / FILE_NAME
 
 
+def check_identity(what: str, saved: dict[str, Any], own: dict[str, Any]) -> None:
+    """What was saved must be of the same fit."""
+    differences = [
+        f"{name} was {saved.get(name)!r} and is {value!r}" for name, value in own.items() if saved.get(name) != value
+    ]
+    if differences:
+        raise FileFormatError(f"{what} is of another fit: {'; '.join(differences)}. Remove it to begin anew")
+
+
 def fingerprint(model: BaseKMeans, X: NDArray[Any], weights: NDArray[Any], init: str | NDArray[Any]) -> dict[str, Any]:
     """What makes a fit the same fit: the version, the parameters and the data, of which a sample of rows is enough."""
     parameters = plain_parameters(model)
     del parameters["max_iter"]
-    rows = X[:: -(-len(X) // FINGERPRINT_ROWS)]
     return {
         "version": closure_kmeans.__version__,
         **parameters,
-        "init": init if isinstance(init, str) else f"an array with digest {_digest(init)}",
-        "sample_weight": _digest(weights),
+        "init": init if isinstance(init, str) else f"an array with digest {digest(init)}",
+        "sample_weight": digest(weights),
         "X": f"{X.shape[0]} x {X.shape[1]} {X.dtype}",
-        "the digest of X": _digest(rows),
+        "the digest of X": sample_digest(X),
     }
 
 
@@ -228,7 +228,7 @@ def _checksum(arrays: Arrays) -> int:
     return total
 
 
-def _digest(array: NDArray[Any]) -> str:
+def digest(array: NDArray[Any]) -> str:
     """A name for the contents of an array."""
     return hashlib.blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=8).hexdigest()
 
@@ -248,6 +248,11 @@ def read_progress(path: str | os.PathLike[str]) -> Progress:
         facts = read_facts(path, "checkpoint")
         history = [Iteration(*record) for record in facts["history"]]
         return Progress(history, facts["converged"], facts["identity"])
+
+
+def sample_digest(X: Any) -> str:
+    """A name for rows, by a sample of them."""
+    return digest(np.asarray(X[0 : X.shape[0] : -(-X.shape[0] // FINGERPRINT_ROWS)]))
 
 
 def describe_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,18 @@ from closure_kmeans.points import Points
 # is safe in full.
 EXTRAPOLATE_FROM, EXTRAPOLATE_FULLY = 10, 50
 
+
+class Reassigned(NamedTuple):
+    """The outcome of both steps of an iteration."""
+
+    labels: Any  # as in a Clustering
+    n_active: int  # points that changed their cluster
+    n_pairs: int  # of point and candidate, that were tested
+    clusters: Clusters
+
+
 # What ``assign_and_update`` does, for points in memory or elsewhere.
-Reassign = Callable[..., tuple[NDArray[np.int32], int, Clusters]]
+Reassign = Callable[..., Reassigned]
 
 
 def cluster_by_closures(
@@ -93,7 +103,7 @@ def begin(points: Points, labels: NDArray[np.int32], n_clusters: int, threads: T
 def take_step(
     points: Any,
     state: Clustering,
-    ahead: Clusters,
+    ahead: Clusters | None,
     partitions: list[RandomPartition],
     hartigan: bool,
     threads: Threads,
@@ -106,19 +116,18 @@ def take_step(
 
     Points that move together by Hartigan's rule, or towards centres that are not yet there, can in principle raise it:
     such a step is redone by the paper's rule, which cannot, but for rounding: then nothing moves. The memory of
-    ``ahead``, and other ``spare`` memory, is used again.
+    ``ahead``, and other ``spare`` memory, is used again. None is for a ``reassign`` that looks ahead by itself.
     """
     n_pairs, n_trees = 0, sum(not partition.open_to_all for partition in partitions)
     for clusters, rule in ((ahead, hartigan), (state.clusters, False)):
         last_use = clusters is not state.clusters
-        labels, n_tested, updated = reassign(points, clusters, state.labels, partitions, rule, threads, spare, last_use)
-        n_pairs += n_tested
-        updated = updated._replace(penalties=state.clusters.penalties)
+        new = reassign(points, clusters, state.labels, partitions, rule, threads, spare, last_use)
+        n_pairs += new.n_pairs
+        updated = new.clusters._replace(penalties=state.clusters.penalties)
         if updated.penalized_inertia <= state.clusters.penalized_inertia:
-            n_active = int(np.count_nonzero(labels != state.labels))
-            return Step(Clustering(labels, updated), n_active, n_pairs, n_trees)
+            return Step(Clustering(new.labels, updated), new.n_active, n_pairs, n_trees)
         spare.append(updated.centers)
-        del labels, updated
+        del new, updated
     return Step(state, 0, n_pairs, n_trees)
 
 
@@ -132,8 +141,8 @@ def assign_and_update(
     spare: list[NDArray[Any]],
     last_use: bool,
     max_size: float | None = None,
-) -> tuple[NDArray[np.int32], int, Clusters]:
-    """Both steps of an iteration: new labels, the number of pairs that were tested, and the new clusters.
+) -> Reassigned:
+    """Both steps of an iteration.
 
     After its ``last_use`` the memory of the centres is spare.
     """
@@ -142,7 +151,8 @@ def assign_and_update(
         admit(labels, new_labels, points.weights, clusters.sizes.copy(), max_size)
     if last_use:
         spare.append(clusters.centers)
-    return new_labels, n_pairs, update(points, new_labels, len(clusters.centers), threads, spare)
+    updated = update(points, new_labels, len(clusters.centers), threads, spare)
+    return Reassigned(new_labels, int(np.count_nonzero(new_labels != labels)), n_pairs, updated)
 
 
 def assign_by_closures(
@@ -182,10 +192,9 @@ def extrapolated(
     if previous is None:
         return clusters
     sizes = clusters.sizes * (n_points / clusters.sizes.sum())  # in points, whatever their weights
-    reach = (sizes - EXTRAPOLATE_FROM) / (EXTRAPOLATE_FULLY - EXTRAPOLATE_FROM)
-    if reach.max() <= 0:
+    reach = reach_of(sizes).astype(previous.dtype)[:, np.newaxis]
+    if reach.max() == 0:
         return clusters
-    reach = np.clip(reach, 0, 1).astype(previous.dtype)[:, np.newaxis]
     ahead = spare.pop() if spare else np.empty_like(previous)
 
     def move(first: int, last: int) -> None:
@@ -196,3 +205,9 @@ def extrapolated(
 
     threads.for_each_block(move, len(ahead))
     return clusters._replace(centers=ahead)  # the assignment reads nothing else but the sizes
+
+
+def reach_of(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far ahead of clusters of so many points to look: from 0 to 1 times the way that they came."""
+    reach: NDArray[np.float64] = (sizes - EXTRAPOLATE_FROM) / (EXTRAPOLATE_FULLY - EXTRAPOLATE_FROM)
+    return reach.clip(0, 1)

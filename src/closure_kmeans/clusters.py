@@ -122,7 +122,7 @@ def join_copies(
 
     A tree spreads a frequent row over several cells, and copies would never leave a centre that is one of them.
     """
-    pure = np.flatnonzero(clusters.errors <= ROUNDING * clusters.sizes * clusters.norms)
+    pure = np.flatnonzero(are_copies(clusters))
     pure = pure[starts[pure] < starts[pure + 1]]
     if len(pure) < 2:
         return pure[:0]
@@ -138,6 +138,12 @@ def join_copies(
     return np.unique(np.concatenate(changed))
 
 
+def are_copies(clusters: Clusters) -> NDArray[np.bool_]:
+    """Which clusters hold nothing but copies of one row, or nothing at all."""
+    found: NDArray[np.bool_] = clusters.errors <= ROUNDING * clusters.sizes * clusters.norms
+    return found
+
+
 def refill(
     points: Points,
     labels: NDArray[np.int32],
@@ -149,7 +155,7 @@ def refill(
     """Split the clusters of largest error in two, one for each empty cluster, as far as there are such clusters."""
     divisible = np.flatnonzero(np.diff(starts) > 1)
     # A cluster of copies is split only if there is no other.
-    in_error = divisible[clusters.errors[divisible] > ROUNDING * clusters.sizes[divisible] * clusters.norms[divisible]]
+    in_error = divisible[~are_copies(clusters)[divisible]]
     divisible = in_error if len(in_error) > 0 else divisible
     largest_first = divisible[np.argsort(-clusters.errors[divisible], kind="stable")]
     donors = largest_first[: len(empty)]

@@ -387,6 +387,14 @@ class ClosureKMeans(BaseKMeans):
             return FreshNeighborhoods(grow, self.leaf_size, len(points.rows), self.target_accuracy)
         return KeptNeighborhoods(grow, self.leaf_size, self.max_trees, adaptive=self.adaptive, min_fall=self.min_fall)
 
+    def _for_centers(self, n_clusters: int) -> ClosureKMeans:
+        """A model like this one, for its centres."""
+        like: ClosureKMeans = clone(self)
+        like.set_params(
+            n_clusters=n_clusters, init="tree", max_size=None, memory_limit=None, checkpoint=None, callback=None
+        )
+        return like
+
     def hierarchy(self, levels: Sequence[int]) -> list[Level]:
         """Cluster the clusters, and those again, by the same method and with the same parameters.
 
@@ -423,10 +431,7 @@ class ClosureKMeans(BaseKMeans):
                 raise ValueError(
                     f"levels must have fewer clusters than the level below, which has {len(centers)}, got {n_clusters}"
                 )
-            above = clone(self).set_params(
-                n_clusters=n_clusters, init="tree", max_size=None, memory_limit=None, checkpoint=None, callback=None
-            )
-            above.fit(centers, sample_weight=sizes)
+            above = self._for_centers(n_clusters).fit(centers, sample_weight=sizes)
             if above.stopped_by_ == "interrupted":
                 raise KeyboardInterrupt
             centers, sizes = above.cluster_centers_, above.cluster_sizes_

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans.clusters import Clusters
@@ -40,7 +39,7 @@ class Iteration(NamedTuple):
 class Clustering(NamedTuple):
     """The state that an iteration improves: all that it takes over from those before it."""
 
-    labels: NDArray[np.int32]  # (n,)
+    labels: Any  # (n,) array of int32, or what stands for it where the points are elsewhere
     clusters: Clusters
     previous: NDArray[Any] | None = None  # (k, d) the centres an iteration ago, where the next looks back at them
 

@@ -165,27 +165,42 @@ def look_at_sample(
     """What a sample of rows shows: their mean, principal axes and cells, and whether they may be held as bytes."""
     n_rows = max(SMALLEST_SLAB, min(LAYOUT_SAMPLE, slab_size // 8))
     sample: NDArray[Any] = sample_rows(X, n_rows, spherical).astype(precision(X.dtype))
+    may_be_bytes = are_bytes(sample)
+    return *learn_cells(sample, N_CELLS, n_axes, rng, threads), may_be_bytes
+
+
+def learn_cells(
+    sample: NDArray[Any], n_cells: int, n_axes: int | None, rng: np.random.Generator, threads: Threads
+) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any]]:
+    """What a sample of rows tells of all: their mean, the axes of their coordinates, and cells to sort them into.
+
+    The cells are the middles of the leaves of a tree, in its order. The sample is moved to its mean.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         good = np.isfinite(np.einsum("ij,ij->i", sample, sample))
-    if not good.all():  # which rows are bad is found later
+    if not good.all():  # which rows are bad is found as they are sorted
         sample = sample[good] if good.any() else np.zeros_like(sample)
-    mean, may_be_bytes = mean_of(sample), are_bytes(sample)
+    mean = mean_of(sample)
     sample -= mean
     axes = None
-    if n_axes is not None and n_axes < X.shape[1]:
+    if n_axes is not None and n_axes < sample.shape[1]:
         axes = principal_axes(sample, n_axes, int(rng.integers(2**31)))
-    return mean, axes, sample_cells(along(sample, axes), rng, threads), may_be_bytes
-
-
-def sample_cells(coordinates: NDArray[Any], rng: np.random.Generator, threads: Threads) -> NDArray[Any]:
-    """The middles of the leaves of a tree over a sample, in its order."""
-    tree = grow_partition(coordinates, np.zeros_like(coordinates[0]), min(N_CELLS, len(coordinates)), rng, threads)
-    return middles_of(coordinates, tree.members, tree.starts)
+    coordinates = along(sample, axes)
+    tree = grow_partition(coordinates, np.zeros_like(coordinates[0]), min(n_cells, len(coordinates)), rng, threads)
+    return mean, axes, middles_of(coordinates, tree.members, tree.starts)
 
 
 def middles_of(coordinates: NDArray[Any], order: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[Any]:
     """The means of consecutive groups of points, given in some order."""
     return np.array([coordinates[order[low:high]].mean(axis=0) for low, high in pairwise(starts.tolist())])
+
+
+def cut_into_cells(
+    coordinates: NDArray[Any], order: NDArray[np.int32], n_cells: int
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Cut points in the order of a tree into equal pieces: where these begin and end, and their middles."""
+    cuts = np.unique(np.linspace(0, len(order), n_cells + 1).astype(np.int64))
+    return cuts, middles_of(coordinates, order, cuts)
 
 
 def sort_into_cells(
@@ -260,10 +275,10 @@ def refine_layout(
     n_slabs = -(-n_points // stored.slab_size)
     borders = np.arange(n_slabs + 1) * n_points // n_slabs
     labels = np.empty(n_points, np.int32)
-    memory = slab_memory(stored, stored.slab_size)
+    memory = slab_memory(stored.points, stored.axes, stored.slab_size)
     middles, starts = [], [np.zeros(1, np.int64)]
     for i, (first, last) in enumerate(pairwise(borders.tolist())):
-        slab = load_slab(stored, [slice(first, last)], memory, threads)
+        slab = load_slab(stored.points, stored.axes, [slice(first, last)], memory, threads)
         first_label, last_label = n_clusters * i // n_slabs, n_clusters * (i + 1) // n_slabs
         n_leaves = min(max(1, last_label - first_label), last - first)
         tree = grow_partition(slab.coordinates, slab.origin, n_leaves, rng, threads)
@@ -271,8 +286,8 @@ def refine_layout(
         for block in blocks_of(last - first, rows_per_block(slab.rows)):
             stored.points.rows[first + block.start : first + block.stop] = slab.rows[tree.members[block]]
         stored.order[first:last] = stored.order[first:last][tree.members]
-        cuts = np.unique(np.linspace(0, last - first, max(CELLS_PER_SLAB, N_CELLS // n_slabs) + 1).astype(np.int64))
-        middles.append(middles_of(slab.coordinates, tree.members, cuts))
+        cuts, found = cut_into_cells(slab.coordinates, tree.members, max(CELLS_PER_SLAB, N_CELLS // n_slabs))
+        middles.append(found)
         starts.append(first + cuts[1:])
         forget(stored.points.rows)
     return stored._replace(cells=np.concatenate(middles), cell_starts=np.concatenate(starts)), labels
@@ -289,24 +304,31 @@ def forget(array: Any) -> None:
 # -- slabs -------------------------------------------------------------------------------------------------------------
 
 
-def slab_memory(stored: StoredPoints, n_points: int) -> SlabMemory:
-    """Room for a slab of so many points."""
-    rows, mean = stored.points.rows, stored.points.mean
-    n_coordinates = rows.shape[1] if stored.axes is None else stored.axes.shape[1]
-    return SlabMemory(np.empty((n_points, rows.shape[1]), rows.dtype), np.empty((n_points, n_coordinates), mean.dtype))
+def slab_memory(points: Points, axes: NDArray[Any] | None, n_points: int) -> SlabMemory:
+    """Room for a slab of so many of the points."""
+    n_features = points.rows.shape[1]
+    n_coordinates = n_features if axes is None else axes.shape[1]
+    return SlabMemory(
+        np.empty((n_points, n_features), points.rows.dtype), np.empty((n_points, n_coordinates), points.mean.dtype)
+    )
 
 
 def load_slab(
-    stored: StoredPoints, pieces: list[slice], memory: SlabMemory, threads: Threads, n_more: int = 0
+    points: Points,
+    axes: NDArray[Any] | None,
+    pieces: list[slice],
+    memory: SlabMemory,
+    threads: Threads,
+    n_more: int = 0,
 ) -> Points:
     """The points in some pieces of the file, and places for some more, in memory."""
-    points, size = stored.points, sum(piece.stop - piece.start for piece in pieces)
+    size = sum(piece.stop - piece.start for piece in pieces)
     rows, coordinates = memory.rows[: size + n_more], memory.coordinates[: size + n_more]
     gather(points.rows, pieces, rows)
     rows[size:] = 0
 
     def project(first: int, last: int) -> None:
-        coordinates[first:last] = along(shifted(as_numbers(rows[first:last]), points.mean), stored.axes)
+        coordinates[first:last] = along(shifted(as_numbers(rows[first:last]), points.mean), axes)
 
     threads.for_each_block(project, size, rows_per_block(rows))
     weights = points.weights

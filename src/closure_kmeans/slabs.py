@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
 from closure_kmeans.balance import admit
-from closure_kmeans.closure import assign_by_closures
+from closure_kmeans.closure import Reassigned, assign_by_closures
 from closure_kmeans.clusters import Clusters, empty_clusters, move_onto_sphere, refill_empty
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.layout import StoredPoints, along, blocks_of, forget, load_slab, sample_rows, slab_memory
 from closure_kmeans.partition import RandomPartition, grow_partition
-from closure_kmeans.points import Points, as_numbers
+from closure_kmeans.points import Points, as_numbers, grow_leaves
 from closure_kmeans.quantizer import MANY_CENTERS, SAMPLE_ROWS, build_quantizer, nearest_centers, quantize
 from closure_kmeans.vectors.rows import Rows
 
@@ -72,14 +72,16 @@ def draw_slabs(stored: StoredPoints, rng: np.random.Generator, threads: Threads,
     return SlabPartition(tree, leaf_size, int(rng.integers(2**63)))
 
 
-def nearest_cells(stored: StoredPoints, coordinates: NDArray[Any], threads: Threads) -> NDArray[np.int32]:
-    """The cells of the file that are nearest to each centre, given its coordinates."""
-    n_near = min(NEAR_CELLS, len(stored.cells))
-    norms = np.einsum("ij,ij->i", stored.cells, stored.cells)
+def nearest_cells(
+    cells: NDArray[Any], coordinates: NDArray[Any], threads: Threads, n_near: int = NEAR_CELLS
+) -> NDArray[np.int32]:
+    """The cells that are nearest to each centre, given its coordinates."""
+    n_near = min(n_near, len(cells))
+    norms = np.einsum("ij,ij->i", cells, cells)
     near = np.empty((len(coordinates), n_near), np.int32)
 
     def find(first: int, last: int) -> None:
-        scores = norms - 2 * coordinates[first:last] @ stored.cells.T
+        scores = norms - 2 * coordinates[first:last] @ cells.T
         near[first:last] = np.argpartition(scores, n_near - 1, axis=1)[:, :n_near]
 
     threads.for_each_block(find, len(coordinates), BLOCK_CENTERS)
@@ -106,24 +108,23 @@ def assign_and_update(
     spare: list[NDArray[Any]],
     last_use: bool,
     max_size: float | None = None,
-) -> tuple[NDArray[np.int32], int, Clusters]:
-    """What ``closure.assign_and_update`` does, slab by slab: new labels, the pairs tested, and the new clusters."""
+) -> Reassigned:
+    """What ``closure.assign_and_update`` does, slab by slab."""
     (partition,) = partitions
     n_clusters = len(clusters.centers)
     center_coordinates = along(clusters.centers, stored.axes)
-    slabs = list_slabs(stored, partition.slabs, nearest_cells(stored, center_coordinates, threads))
-    memory = slab_memory(stored, max(slab.n_points + len(slab.entered) for slab in slabs))
+    slabs = list_slabs(stored, partition.slabs, nearest_cells(stored.cells, center_coordinates, threads))
+    memory = slab_memory(stored.points, stored.axes, max(slab.n_points + len(slab.entered) for slab in slabs))
     new_labels = np.empty_like(labels)
     totals = no_totals(*clusters.centers.shape)
     sizes = clusters.sizes.copy()
     n_pairs = 0
     for number, slab in enumerate(slabs):
         size = slab.n_points
-        points = load_slab(stored, slab.pieces, memory, threads, len(slab.entered))
+        points = load_slab(stored.points, stored.axes, slab.pieces, memory, threads, len(slab.entered))
         points.coordinates[size:] = center_coordinates[slab.entered]
         rng = np.random.default_rng([partition.seed, number])
-        n_leaves = -(-len(points.rows) // partition.leaf_size)
-        leaves = grow_partition(points.coordinates, points.origin, n_leaves, rng, threads)
+        leaves = grow_leaves(points, rng, threads, partition.leaf_size)
         old = np.concatenate([*(labels[piece] for piece in slab.pieces), slab.entered])
         new, n_tested = assign_by_closures(points, clusters, old, [leaves], hartigan, threads)
         if max_size is not None:
@@ -137,16 +138,18 @@ def assign_and_update(
     del memory, points
     if last_use:
         spare.append(clusters.centers)
-    return new_labels, n_pairs, finish_update(stored, new_labels, totals, n_clusters, threads, spare)
+    updated = finish_update(stored, new_labels, totals, n_clusters, threads, spare)
+    return Reassigned(new_labels, int(np.count_nonzero(new_labels != labels)), n_pairs, updated)
 
 
 def begin(stored: StoredPoints, labels: NDArray[np.int32], n_clusters: int, threads: Threads) -> Clustering:
     """The state of given labels."""
     totals = no_totals(n_clusters, stored.points.rows.shape[1])
-    memory = slab_memory(stored, stored.slab_size)
+    memory = slab_memory(stored.points, stored.axes, stored.slab_size)
     for slab in blocks_of(len(labels), stored.slab_size):
-        add_slab(load_slab(stored, [slab], memory, threads), labels[slab], totals, threads)
-    del memory
+        points = load_slab(stored.points, stored.axes, [slab], memory, threads)
+        add_slab(points, labels[slab], totals, threads)
+    del memory, points
     return Clustering(labels, finish_update(stored, labels, totals, n_clusters, threads, []))
 
 
@@ -170,16 +173,22 @@ def finish_update(
     spare: list[NDArray[Any]],
 ) -> Clusters:
     """The clusters of given sums, none of them empty; ``labels`` change accordingly."""
-    clusters = empty_clusters(stored.points, n_clusters, spare)
+    clusters = means_of(stored.points, totals, threads, spare)
+    refill_empty(stored.points, labels, clusters, *_kernels.group_by_label(labels, n_clusters))
+    forget(stored.points.rows)
+    return clusters
+
+
+def means_of(points: Points, totals: Totals, threads: Threads, spare: list[NDArray[Any]] | None = None) -> Clusters:
+    """The clusters of given sums; the centres of empty ones are nowhere."""
+    clusters = empty_clusters(points, len(totals.sizes), spare)
 
     def finish(first: int, last: int) -> None:
         _kernels.finish_clusters(totals, clusters, first, last)
-        if stored.points.spherical:
-            move_onto_sphere(clusters, stored.points.mean, first, last)
+        if points.spherical:
+            move_onto_sphere(clusters, points.mean, first, last)
 
-    threads.for_each_block(finish, n_clusters)
-    refill_empty(stored.points, labels, clusters, *_kernels.group_by_label(labels, n_clusters))
-    forget(stored.points.rows)
+    threads.for_each_block(finish, len(totals.sizes))
     return clusters
 
 

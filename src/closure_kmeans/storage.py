@@ -20,11 +20,21 @@ if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
 
 # Where the classes are that can be saved and loaded.
-HOMES = ("closure_kmeans", "closure_kmeans.baselines")
+HOMES = ("closure_kmeans", "closure_kmeans.baselines", "closure_kmeans.distributed")
 # What only the training data has.
 TRAINING = ("labels_", "history_")
 # How a fit runs, not what it finds: the same model is the same file on any machine.
-RUNNING = ("callback", "checkpoint", "checkpoint_every", "max_time", "n_jobs", "scratch", "verbose")
+RUNNING = (
+    "callback",
+    "checkpoint",
+    "checkpoint_every",
+    "client",
+    "max_time",
+    "n_jobs",
+    "scratch",
+    "storage",
+    "verbose",
+)
 # What is stored of parameters and attributes; all else (arrays given as a start, generators) is not.
 PLAIN = (str, int, float, bool, type(None), np.generic)
 # Values looked at together.

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 from numpy.typing import NDArray
 
 from closure_kmeans import ClosureKMeans, load
@@ -34,7 +35,13 @@ from closure_kmeans.cli.common import (
 )
 from closure_kmeans.cli.doctor import kernels_are_compiled
 from closure_kmeans.cli.progress import Progress, clock
+from closure_kmeans.distributed import DistributedClosureKMeans
+from closure_kmeans.distributed.files import shared_folder
+from closure_kmeans.distributed.sources import describe_file, list_files
 from closure_kmeans.vectors import Vectors, open_vectors
+
+# Options that a fit on a cluster has no use for.
+ON_ONE_MACHINE = ("memory_limit", "scratch", "checkpoint", "checkpoint_every")
 
 
 class _Remembering(click.Command):
@@ -98,7 +105,10 @@ class _Remembering(click.Command):
     show_default=True,
     help="Time between checkpoints.",
 )
-@click.option("--resume", is_flag=True, help="Go on from the checkpoint, if there is one.")
+@click.option("--resume", is_flag=True, help="Go on from the checkpoint or the storage, if there is one.")
+@click.option("--dask", metavar="ADDRESS", help="Address of a Dask scheduler; local: processes of this machine.")
+@click.option("--storage", metavar="URL", help="With --dask: folder or URL that all workers share.")
+@click.option("--partitions", type=click.IntRange(1), help="With --dask: parts that the rows are laid out in.")
 @with_json
 @with_quiet
 @click.pass_context
@@ -112,6 +122,9 @@ def fit(
     training: bool,
     paper: bool,
     resume: bool,
+    dask: str | None,
+    storage: str | None,
+    partitions: int | None,
     as_json: bool,
     quiet: bool,
     **settings: Any,
@@ -119,29 +132,40 @@ def fit(
     """Cluster the rows of VECTORS.
 
     VECTORS is a file (.npy, .fvecs, .bvecs, .fbin, .u8bin, .i8bin, .hdf5, .parquet), a folder of such files, or - for
-    an .npy file from standard input.
+    an .npy file from standard input. With --dask it is a path that all workers share, of a .zarr array too.
 
     Ctrl-C saves what there is and says how to go on; the exit code is then 130.
     """
     checkpoint = settings["checkpoint"]
-    _check_checkpoint(checkpoint, resume)
+    if dask is None:
+        _check_checkpoint(checkpoint, resume)
+        if storage is not None or partitions is not None:
+            raise click.UsageError("--storage and --partitions need --dask: the address of a scheduler, or local")
+    else:
+        _check_distributed(context, paper, storage, resume)
     if labels == STANDARD and as_json:
         raise click.UsageError("--json and --labels - cannot both write to standard output")
-    rows = read_vectors(vectors, name)
-    model = _new_model(paper, **settings)
+    if dask is None:
+        rows: Any = read_vectors(vectors, name)
+        n_rows, model = len(rows), _new_model(paper, **settings)
+        contents = f"{n_rows:,} x {rows.shape[1]} {rows.dtype}"
+    else:
+        rows = vectors
+        model = _new_distributed(dask, storage=storage, n_partitions=partitions, column=name, **settings)
+        n_rows, contents = _count_rows(vectors, name)
     if not quiet and not as_json:
         if not kernels_are_compiled():
             click.echo("the kernels are compiled on their first use, which takes some ten seconds", err=True)
-        click.echo(f"{rows.shape[0]:,} x {rows.shape[1]} {rows.dtype} into {model.n_clusters:,} clusters", err=True)
-    with Progress(model, len(rows), quiet=quiet, as_json=as_json) as progress:
+        click.echo(f"{contents} into {model.n_clusters:,} clusters", err=True)
+    with Progress(model, n_rows, quiet=quiet, as_json=as_json) as progress:
         _run(model.set_params(callback=progress), rows)
     model.save(output, training=training)
     if labels is not None:
         write_array(labels, model.labels_)
     if not quiet:
-        _summarise(model, len(rows), output, labels, as_json)
+        _summarise(model, n_rows, output, labels, as_json)
     if model.stopped_by_ == "interrupted":
-        _say_how_to_go_on(context, output, checkpoint, resume)
+        _say_how_to_go_on(context, output, storage if dask else checkpoint, "--storage" if dask else "--checkpoint")
         context.exit(INTERRUPTED)
 
 
@@ -152,6 +176,35 @@ def _new_model(
         settings["leaf_size"] = leaf_size
     make = ClosureKMeans.paper if paper else ClosureKMeans
     return make(init=_start(init), random_state=seed, n_jobs=threads, **settings)
+
+
+def _new_distributed(
+    address: str, *, init: str, seed: int, threads: int | None, leaf_size: int | None, **settings: Any
+) -> DistributedClosureKMeans:
+    if leaf_size is not None:
+        settings["leaf_size"] = leaf_size
+    for name in ON_ONE_MACHINE:
+        del settings[name]
+    client = None if address == "local" else address
+    return DistributedClosureKMeans(init=_start(init), random_state=seed, n_jobs=threads, client=client, **settings)
+
+
+def _check_distributed(context: click.Context, paper: bool, storage: str | None, resume: bool) -> None:
+    given = [name for name in ON_ONE_MACHINE if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if paper or given:
+        option = "paper" if paper else given[0].replace("_", "-")
+        raise click.UsageError(f"--{option} is for fits on one machine, without --dask")
+    if resume and storage is None:
+        raise click.UsageError("--resume needs --storage: where the fit is")
+    if storage is not None and not resume and shared_folder(storage).list("centers"):
+        raise click.UsageError(f"'{storage}' holds a fit: add --resume to go on with it, or remove the folder")
+
+
+def _count_rows(vectors: str, name: str | None) -> tuple[int, str]:
+    """The number of rows, and what they are; of files, only the beginnings are read."""
+    found = [describe_file(file) for file in list_files(vectors, name, {})]
+    n_rows = sum(file.n_rows for file in found)
+    return n_rows, f"{n_rows:,} x {found[0].width} {found[0].dtype}"
 
 
 def _check_checkpoint(checkpoint: str | None, resume: bool) -> None:
@@ -172,7 +225,7 @@ def _start(init: str) -> str | NDArray[Any] | BaseKMeans:
     return np.asarray(open_vectors(init))
 
 
-def _run(model: ClosureKMeans, rows: NDArray[Any] | Vectors) -> None:
+def _run(model: ClosureKMeans, rows: NDArray[Any] | Vectors | str) -> None:
     """Fit; that it was interrupted is said at the end, other warnings as they come."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "interrupted", RuntimeWarning)
@@ -203,9 +256,10 @@ def _summarise(model: ClosureKMeans, n_rows: int, output: str, labels: str | Non
         report({name: value for name, value in facts.items() if value is not None}, as_json=False)
 
 
-def _say_how_to_go_on(context: click.Context, output: str, checkpoint: str | None, resume: bool) -> None:
-    if checkpoint is None:
-        advice = f"--init {shlex.quote(output)} begins from these centres; --checkpoint would let the fit itself go on"
+def _say_how_to_go_on(context: click.Context, output: str, kept: str | None, option: str) -> None:
+    """``kept`` is where the fit is, as ``option`` says."""
+    if kept is None:
+        advice = f"--init {shlex.quote(output)} begins from these centres; {option} would let the fit itself go on"
     else:
-        advice = f"go on with: {context.obj}{'' if resume else ' --resume'}"
+        advice = f"go on with: {context.obj}{'' if context.params['resume'] else ' --resume'}"
     click.echo(f"interrupted, and saved as it stands; {advice}", err=True)

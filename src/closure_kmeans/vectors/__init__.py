@@ -33,6 +33,7 @@ _READERS: dict[str, Callable[[Path, str | None], Rows]] = {
     **dict.fromkeys((".hdf5", ".h5"), open_hdf5),
     **dict.fromkeys((".parquet", ".pq"), open_parquet),
 }
+SUFFIXES = tuple(_READERS)
 _WRITERS: dict[str, Callable[[Path, NDArray[Any]], None]] = {
     ".npy": write_npy,
     **dict.fromkeys(VECS, write_vecs),

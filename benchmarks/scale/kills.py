@@ -1,0 +1,78 @@
+"""Kill workers and drivers at random moments: does the fit end in the same bytes?"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import distributed
+
+from benchmarks.results import Row
+from benchmarks.scale.runs import digest_of
+from closure_kmeans.datasets import load_sift
+from closure_kmeans.distributed import DistributedClosureKMeans
+from closure_kmeans.distributed.cluster import local_cluster
+
+SETTINGS: dict[str, Any] = {"n_clusters": 400, "n_partitions": 20, "random_state": 0, "max_iter": 12, "tol": 0}
+
+
+def fit(address: str, storage: str | None = None) -> str:
+    return digest_of(DistributedClosureKMeans(client=address, storage=storage, **SETTINGS).fit(load_sift()))
+
+
+def kill_workers(n_kills: int, seed: int = 0) -> Row:
+    """Fits in each of which one worker process is killed."""
+    rng = random.Random(seed)
+    with local_cluster(2) as cluster, distributed.Client(cluster, set_as_default=False) as client:
+        fit(cluster.scheduler_address)
+        began = time.perf_counter()
+        expected = fit(cluster.scheduler_address)
+        seconds = time.perf_counter() - began
+        n_same = 0
+        for trial in range(n_kills):
+            workers = sorted(client.run(os.getpid).values())
+            victim = rng.choice(workers)
+            timer = threading.Timer(rng.uniform(0, seconds), os.kill, (victim, signal.SIGKILL))
+            timer.start()
+            n_same += fit(cluster.scheduler_address) == expected
+            timer.join()
+            client.wait_for_workers(2)
+            print(f"worker {trial + 1} of {n_kills} killed, {n_same} fits with the same bytes", flush=True)
+    return {"killed": "worker", "n_kills": n_kills, "n_same": n_same, "seconds_undisturbed": seconds}
+
+
+def kill_drivers(n_kills: int, seed: int = 0) -> Row:
+    """Fits whose driver is killed, and that another one resumes."""
+    rng = random.Random(seed)
+    n_same = n_killed = 0
+    spawn = multiprocessing.get_context("spawn")
+    with local_cluster(2) as cluster:
+        address = cluster.scheduler_address
+        expected = fit(address)
+        began = time.perf_counter()
+        driver = spawn.Process(target=fit, args=(address,))
+        driver.start()
+        driver.join()
+        seconds = time.perf_counter() - began
+        while n_killed < n_kills:
+            folder = Path(tempfile.mkdtemp(prefix="closure-kmeans-kills-"))
+            driver = spawn.Process(target=fit, args=(address, str(folder)))
+            driver.start()
+            time.sleep(rng.uniform(0, seconds))
+            driver.kill()
+            driver.join()
+            if driver.exitcode == -signal.SIGKILL:
+                n_killed += 1
+                found = sorted(path.name for path in folder.glob("centers/*.safetensors"))
+                n_same += fit(address, str(folder)) == expected
+                print(f"driver {n_killed} killed with {found[-1:]}, {n_same} with the same bytes", flush=True)
+            shutil.rmtree(folder)
+    return {"killed": "driver", "n_kills": n_kills, "n_same": n_same, "seconds_undisturbed": seconds}

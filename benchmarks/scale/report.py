@@ -1,0 +1,213 @@
+"""The tables of ``results/scale``, and the model's answer for a billion rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.results import Row, latest, markdown_table, read_rows
+from benchmarks.scale.model import Constants, Iteration, Machine, iteration, sums_bytes
+from benchmarks.scale.simulate import Troubles, simulate
+
+BILLION, MILLION, WIDTH = 1_000_000_000, 1_000_000, 128
+# Seconds that Dask's scheduler takes for a task; its own documentation says 200 µs to 1 ms.
+SCHEDULER = 1e-3
+TROUBLES = {
+    "none": Troubles(),
+    "one machine in twenty three times slower": Troubles(slow_share=0.05),
+    "each machine fails once a day": Troubles(hours_between_failures=24),
+    "both": Troubles(slow_share=0.05, hours_between_failures=24),
+}
+
+
+def write(folder: Path) -> str:
+    """Write the report beside the results."""
+    rows = {path.stem: read_rows(path) for path in sorted(folder.glob("*.jsonl"))}
+    parts = ["# Beyond one machine"]
+    if "quality" in rows:
+        parts += [quality_table(rows["quality"]), bytes_table(rows["quality"])]
+    if "replicas" in rows:
+        parts.append(replicas_table(rows["replicas"]))
+    if "costs" in rows:
+        constants = constants_of(rows)
+        parts += [constants_table(constants), check_table(rows, constants), billion_tables(constants)]
+    if "rival" in rows:
+        parts.append(rival_table(rows["rival"]))
+    if "kills" in rows:
+        parts.append(kills_table(rows["kills"]))
+    machine = next(iter(rows.values()))[-1]["machine"]
+    parts.append(f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']:g} GB.")
+    text = "\n\n".join(parts) + "\n"
+    (folder / "README.md").write_text(text)
+    return text
+
+
+def by_partitions(rows: list[Row]) -> list[Row]:
+    kept = latest(rows, lambda row: (row["partitions"], row["n_clusters"], row["seed"], row["workers"]))
+    return sorted(kept, key=lambda row: (row["n_clusters"], row["partitions"], row["workers"]))
+
+
+def quality_table(rows: list[Row]) -> str:
+    found = by_partitions(rows)
+    one = next((row for row in found if row["partitions"] == 0), found[0])
+    lines = [
+        [
+            "one machine" if row["partitions"] == 0 else str(row["partitions"]),
+            str(row["iterations"]),
+            f"{row['distortion']:,.1f}",
+            f"{row['distortion'] / one['distortion'] - 1:+.2%}",
+            f"{row['exact_distortion'] / one['exact_distortion'] - 1:+.2%}",
+            f"{row['accuracy']:.1%}",
+            row["digest"],
+        ]
+        for row in found
+    ]
+    header = ("partitions", "iterations", "distortion", "", "nearest centres", "accuracy", "digest")
+    title = f"{one['n_rows']:,} x {WIDTH} SIFT into {one['n_clusters']:,}"
+    return f"## Quality: {title}\n\n{markdown_table(header, lines)}"
+
+
+def bytes_table(rows: list[Row]) -> str:
+    lines = [
+        [
+            str(row["partitions"]),
+            f"{row['replicas']:.2f}",
+            f"{row['entered']:.2f}",
+            f"{row['sums_bytes'] / 1e6:.1f} MB",
+            f"{row['wire_bytes'] / 1e6:.1f} MB",
+            f"{row['wire_bytes'] / row['sums_bytes']:.2f}",
+            f"{row['centers_bytes'] / 1e6:.1f} MB",
+        ]
+        for row in by_partitions(rows)
+        if row["partitions"] > 0
+    ]
+    header = ("partitions", "replicas", "entered", "sums, model", "over the wire", "ratio", "file of centres")
+    return f"## Bytes an iteration\n\n{markdown_table(header, lines)}"
+
+
+def replicas_table(rows: list[Row]) -> str:
+    lines = [
+        [str(row["partitions"]), f"{row['n_clusters']:,}", f"{row['replicas']:.2f}", f"{row['entered']:.2f}"]
+        for row in by_partitions(rows)
+    ]
+    header = ("partitions", "clusters", "replicas", "entered")
+    return f"## Partitions that a cluster has points in, 625 clusters a partition\n\n{markdown_table(header, lines)}"
+
+
+def constants_of(rows: dict[str, list[Row]]) -> Constants:
+    tasks = [row for row in rows["costs"] if row["what"] == "tasks"]
+    driver = next(row for row in reversed(rows["costs"]) if row["what"] == "driver")
+    spread = by_partitions(rows.get("replicas", rows.get("quality", [])))[-1]
+    return Constants(
+        assign=max(row["assign"] for row in tasks),
+        add=driver["add"],
+        near=driver["near"],
+        finish=driver["finish"],
+        replicas=spread["replicas"],
+        entered=spread["entered"],
+        task=SCHEDULER,
+    )
+
+
+def constants_table(constants: Constants) -> str:
+    lines = [
+        ["a point assigned and summed up", f"{constants.assign * 1e6:.2f} µs of a core"],
+        ["a value of the sums added", f"{constants.add * 1e9:.2f} ns"],
+        ["a pair of centre and cell compared", f"{constants.near * 1e9:.2f} ns"],
+        ["a value of the centres computed", f"{constants.finish * 1e9:.2f} ns"],
+        ["partitions that a cluster has points in", f"{constants.replicas:.2f}"],
+        ["partitions that a centre is entered into", f"{constants.entered:.2f}"],
+        ["a task, of the scheduler (taken from Dask's documentation)", f"{constants.task * 1e3:.1f} ms"],
+    ]
+    return f"## Constants\n\n{markdown_table(('', 'measured'), lines)}"
+
+
+def check_table(rows: dict[str, list[Row]], constants: Constants) -> str:
+    """The model beside the runs."""
+    lines = []
+    for row in by_partitions(rows.get("quality", [])):
+        if row["partitions"] == 0:
+            continue
+        own = Constants(**{**vars(constants), "replicas": row["replicas"], "entered": row["entered"]})
+        machine = Machine(cores=row["workers"], network=3e9, storage=2e9)
+        expected = iteration(row["n_rows"], WIDTH, row["n_clusters"], 1, own, machine, n_partitions=row["partitions"])
+        lines.append(
+            [
+                str(row["partitions"]),
+                f"{expected.seconds:.2f}",
+                f"{row['iteration_seconds']:.2f}",
+                f"{row['iteration_seconds'] / expected.seconds:.2f}",
+                f"{sums_bytes(row['replicas'] * row['n_clusters'], WIDTH) / 1e6:.1f}",
+                f"{row['wire_bytes'] / 1e6:.1f}",
+            ]
+        )
+    header = ("partitions", "model, s", "measured, s", "ratio", "model, MB", "measured, MB")
+    return f"## The model against runs: an iteration on two workers\n\n{markdown_table(header, lines)}"
+
+
+def billion(n_machines: int, constants: Constants, machine: Machine) -> Iteration:
+    return iteration(BILLION, WIDTH, MILLION, n_machines, constants, machine)
+
+
+def billion_tables(constants: Constants) -> str:
+    machine, sizes = Machine(), (10, 100, 1_000)
+    answers = {n_machines: billion(n_machines, constants, machine) for n_machines in sizes}
+    lines = [
+        [
+            f"{n_machines:,}",
+            *(
+                f"{getattr(found, name):.2f}"
+                for name in ("assign", "read", "merge", "add", "near", "finish", "centers")
+            ),
+            f"{found.tasks:.2f}",
+            f"**{found.seconds:.1f}**",
+            f"{found.wire_bytes / 1e9:.1f}",
+            f"{found.worker_memory / 1e9:.1f}",
+            f"{found.driver_memory / 1e9:.1f}",
+            found.bottleneck,
+        ]
+        for n_machines, found in answers.items()
+    ]
+    header = (
+        "machines",
+        *("assign", "rows", "merge", "add", "near", "centres", "read", "tasks"),
+        *("seconds", "wire GB", "worker GB", "driver GB", "first bottleneck"),
+    )
+    parts = [
+        f"## A billion x {WIDTH} bytes into a million clusters: an iteration, in seconds",
+        markdown_table(header, lines),
+        f"Machines of {machine.cores} cores, {machine.memory / 1e9:.0f} GB, {machine.network * 8 / 1e9:g} Gbit/s, "
+        f"{machine.storage / 1e9:g} GB/s from the shared storage, a partition for each core.",
+    ]
+    header = ("machines", *TROUBLES)
+    lines = []
+    for n_machines, found in answers.items():
+        tasks = n_machines * machine.cores
+        outcomes = [
+            simulate(n_machines, machine.cores, tasks, found.assign + found.read, found.seconds - found.assign, trouble)
+            for trouble in TROUBLES.values()
+        ]
+        lines.append([f"{n_machines:,}", *(f"{outcome.seconds:.1f}" for outcome in outcomes)])
+    parts += ["## The same with stragglers and failures, simulated", markdown_table(header, lines)]
+    return "\n\n".join(parts)
+
+
+def rival_table(rows: list[Row]) -> str:
+    lines = [
+        [
+            row["method"],
+            f"{row['n_clusters']:,}",
+            f"{row['seconds']:.1f}",
+            str(row["iterations"]),
+            f"{row['exact_distortion']:,.1f}",
+        ]
+        for row in latest(rows, lambda row: (row["method"], row["n_clusters"]))
+    ]
+    header = ("", "clusters", "seconds", "iterations", "distortion")
+    return f"## dask-ml's KMeans on the same cluster\n\n{markdown_table(header, lines)}"
+
+
+def kills_table(rows: list[Row]) -> str:
+    lines = [
+        [row["killed"], str(row["n_kills"]), str(row["n_same"])] for row in latest(rows, lambda row: (row["killed"],))
+    ]
+    return f"## Kills at random moments\n\n{markdown_table(('killed', 'fits', 'with the same bytes'), lines)}"

@@ -1,0 +1,54 @@
+"""dask-ml's KMeans on the same cluster, with a number of clusters that it can do."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import dask.array as da
+import distributed
+import numpy as np
+
+from benchmarks.results import Row
+from benchmarks.scale.runs import SCORED_ROWS
+from closure_kmeans.distributed import DistributedClosureKMeans
+from closure_kmeans.distributed.cluster import local_cluster
+from closure_kmeans.metrics import distortion
+
+ITERATIONS = 25
+
+
+def compare(path: Path, n_clusters: int, n_partitions: int, n_workers: int) -> list[Row]:
+    """Both on a Dask array in float32, in as many chunks as partitions, from a memory-mapped file."""
+    from dask_ml.cluster import KMeans
+
+    mapped = np.load(path, mmap_mode="r")
+    scored = np.asarray(mapped[:: max(1, len(mapped) // SCORED_ROWS)])
+    rows = []
+    with local_cluster(n_workers) as cluster, distributed.Client(cluster):
+        chunk = -(-len(mapped) // n_partitions)
+        X = da.from_array(mapped, chunks=(chunk, -1)).astype(np.float32).persist()
+        distributed.wait(X)
+        settings = {"random_state": 0, "max_iter": ITERATIONS}
+        for name, estimator in (
+            ("dask-ml", KMeans(n_clusters, init="random", **settings)),
+            (
+                "ours",
+                DistributedClosureKMeans(
+                    n_clusters, client=cluster.scheduler_address, n_partitions=n_partitions, **settings
+                ),
+            ),
+        ):
+            began = time.perf_counter()
+            estimator.fit(X)
+            seconds = time.perf_counter() - began
+            centers = np.asarray(estimator.cluster_centers_, np.float32)
+            rows.append(
+                {
+                    "method": name,
+                    "seconds": seconds,
+                    "iterations": int(estimator.n_iter_),
+                    "exact_distortion": distortion(scored, centers, 2),
+                }
+            )
+    return rows

@@ -1,0 +1,141 @@
+"""The runs: fits on a cluster of processes of this machine, with the bytes that went over its loopback device.
+
+The counters of the device know nothing of our model: all that workers, scheduler and client send each other is in them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks import data
+from benchmarks.results import Row
+from benchmarks.scale import model
+from closure_kmeans import ClosureKMeans
+from closure_kmeans.distributed import DistributedClosureKMeans
+from closure_kmeans.distributed.cluster import Cluster, local_cluster
+from closure_kmeans.distributed.files import SharedFolder, shared_folder
+from closure_kmeans.distributed.passes import labels_name
+from closure_kmeans.metrics import distortion
+
+SCORED_ROWS = 20_000
+
+
+def source_file(n_rows: int, source: str | None) -> Path:
+    """The rows as a file that workers can read."""
+    path = data.CACHE / f"scale-{n_rows}.npy"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, data.load("sift", n_rows, source))
+    return path
+
+
+def loopback_bytes() -> int:
+    return psutil.net_io_counters(pernic=True)["lo"].bytes_sent
+
+
+def digest_of(model: ClosureKMeans) -> str:
+    digest = hashlib.blake2b(np.ascontiguousarray(model.labels_).tobytes(), digest_size=8)
+    digest.update(model.cluster_centers_.tobytes())
+    return digest.hexdigest()
+
+
+def facts_of(fitted: ClosureKMeans, X: Any, seconds: float) -> Row:
+    return {
+        "seconds": seconds,
+        "iterations": fitted.n_iter_,
+        "stopped_by": fitted.stopped_by_,
+        "distortion": fitted.inertia_ / len(X),
+        "exact_distortion": distortion(X[:: max(1, len(X) // SCORED_ROWS)], fitted.cluster_centers_, 2),
+        "accuracy": fitted.history_[-1].accuracy,
+        "digest": digest_of(fitted),
+    }
+
+
+def one_machine(path: Path, n_clusters: int, seed: int) -> Row:
+    X = np.load(path)
+    began = time.perf_counter()
+    fitted = ClosureKMeans(n_clusters, random_state=seed).fit(X)
+    return facts_of(fitted, X, time.perf_counter() - began)
+
+
+def on_cluster(path: Path, n_clusters: int, n_partitions: int, n_workers: int, seed: int, max_iter: int = 100) -> Row:
+    """A fit, and what went over the wire in each iteration but the first."""
+    marks: list[tuple[float, int]] = []
+    folder = Path(tempfile.mkdtemp(prefix="closure-kmeans-scale-"))
+    try:
+        with local_cluster(n_workers) as cluster:
+            began = time.perf_counter()
+            fitted = DistributedClosureKMeans(
+                n_clusters,
+                client=cluster.scheduler_address,
+                storage=folder,
+                n_partitions=n_partitions,
+                random_state=seed,
+                max_iter=max_iter,
+                callback=lambda _: marks.append((time.perf_counter(), loopback_bytes())),
+            ).fit(path)
+            seconds = time.perf_counter() - began
+        X = np.load(path, mmap_mode="r")
+        replicas = count_replicas(shared_folder(str(folder)), n_partitions) / n_clusters
+        wire = [after[1] - before[1] for before, after in pairwise(marks)]
+        steps = [after[0] - before[0] for before, after in pairwise(marks)]
+        return facts_of(fitted, X, seconds) | {
+            "iteration_seconds": statistics.median(steps),
+            "wire_bytes": statistics.median(wire),
+            "wire_bytes_in_the_end": wire[-1],
+            "replicas": replicas,
+            "sums_bytes": model.sums_bytes(replicas * n_clusters, X.shape[1]),
+            "centers_bytes": max(file.stat().st_size for file in (folder / "centers").iterdir()),
+            "entered": count_entered(folder) / n_clusters,
+        }
+    finally:
+        shutil.rmtree(folder)
+
+
+def count_replicas(folder: SharedFolder, n_partitions: int) -> int:
+    """Pairs of cluster and partition that has points of it."""
+    (version,) = (int(name.rpartition("/")[2]) for name in folder.list("labels"))
+    return sum(len(np.unique(folder.map(labels_name(version, number)))) for number in range(n_partitions))
+
+
+def count_entered(folder: Path) -> int:
+    """Pairs of cluster and partition that its centre is entered into."""
+    shared = shared_folder(str(folder))
+    arrays, _ = shared.map_tensors(shared.list("centers")[-1], "centers")
+    return len(arrays["near"])
+
+
+class TimedCluster(Cluster):
+    """Runs the tasks here, one after the other, and keeps what each took of a core, and the bytes of its result."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {}
+
+    def run(self, stage: str, task: Any, arguments: Any) -> list[Any]:
+        return [self._timed(task, some) for some in arguments]
+
+    def merge(self, stage: str, task: Any, arguments: Any, merge: Any) -> Any:
+        return (self._timed(task, some) for some in arguments)
+
+    def _timed(self, task: Any, arguments: Any) -> Any:
+        began = time.process_time()
+        result = task(*arguments)
+        self.seconds.setdefault(task.__name__, []).append(time.process_time() - began)
+        return result
+
+
+def limit_threads() -> None:
+    """One thread a worker, whatever BLAS would like."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")

@@ -1,0 +1,128 @@
+"""The Dask cluster: tasks are sent to it, and their results come back in the order of the tasks.
+
+Tasks are pure functions of their arguments and of files that never change: if a worker is lost, with its results or in
+the midst of a task, Dask has another one do the same again. Nothing is scattered, so nothing else can be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from uuid import uuid4
+
+from tqdm.auto import tqdm
+
+from closure_kmeans._files import library
+from closure_kmeans._parallel import count_threads
+from closure_kmeans.distributed.files import PURPOSE
+
+# Seconds to wait for the first worker of a cluster.
+PATIENCE = 60
+# Results that are merged into one, and how many are left for the driver to merge: one of them is a small part of the
+# sums of all clusters.
+MERGED_TOGETHER, LEFT_TO_THE_DRIVER = 8, 16
+
+Arguments = Sequence[tuple[Any, ...]]
+
+
+class Cluster:
+    """A client of a Dask cluster that runs tasks and hands over their results in order.
+
+    The first argument of a task says what it works on, for people too.
+    """
+
+    def __init__(self, client: Any, verbose: int) -> None:
+        self._client = client
+        self._verbose = verbose
+        self._token = uuid4().hex[:8]
+        self._n_calls = 0
+
+    def run(self, stage: str, task: Callable[..., Any], arguments: Arguments) -> list[Any]:
+        """Results of a task for each of some arguments, with a bar that shows how far it is."""
+        return self._watched(stage, arguments, self._submit(task, arguments))
+
+    def run_delayed(self, stage: str, task: Callable[..., Any], firsts: list[Any], rest: Arguments) -> list[Any]:
+        """The same where the first argument of each task is a delayed object of Dask."""
+        delayed = library("dask", "dask", PURPOSE).delayed(task, pure=False)
+        tasks = [delayed(first, *others) for first, others in zip(firsts, rest, strict=True)]
+        return self._watched(stage, rest, self._client.compute(tasks))
+
+    def merge(
+        self,
+        stage: str,
+        task: Callable[..., Any],
+        arguments: Arguments,
+        merge: Callable[[list[Any]], Any],
+    ) -> Iterator[Any]:
+        """Results of a task, merged by other tasks into a few, one after the other: a tree of merges in fixed order.
+
+        Each is forgotten by the cluster as soon as it is here.
+        """
+        futures = self._submit(task, arguments)
+        names = name_tasks(futures, arguments)
+        while len(futures) > LEFT_TO_THE_DRIVER:
+            groups = range(0, len(futures), MERGED_TOGETHER)
+            futures = self._submit(merge, [(futures[i : i + MERGED_TOGETHER],) for i in groups])
+        yield from self._results(stage, names, futures)
+
+    def _submit(self, task: Callable[..., Any], arguments: Arguments) -> list[Any]:
+        self._n_calls += 1
+        prefix = f"{task.__name__}-{self._token}-{self._n_calls}"
+        return [self._client.submit(task, *some, key=f"{prefix}-{i}", pure=False) for i, some in enumerate(arguments)]
+
+    def _watched(self, stage: str, arguments: Arguments, futures: list[Any]) -> list[Any]:
+        results = []
+        with tqdm(total=len(futures), desc=stage, disable=not self._verbose, leave=False) as bar:
+            for result in self._results(stage, name_tasks(futures, arguments), futures):
+                results.append(result)
+                bar.update()
+        return results
+
+    def _results(self, stage: str, names: dict[str, str], futures: list[Any]) -> Iterator[Any]:
+        """Take the results in order; whatever happens, nothing is left running or kept."""
+        killed = library("distributed.scheduler", "dask", PURPOSE).KilledWorker
+        waiting = futures[::-1]
+        futures.clear()
+        try:
+            while waiting:
+                yield self._client.gather(waiting[-1], direct=True)  # from the worker, not by way of the scheduler
+                waiting.pop()
+        except killed as error:
+            raise ChildProcessError(
+                f"{stage}: {names.get(error.task, error.task)} ended its worker {error.allowed_failures + 1} times, "
+                "and is given up. If memory ran out, n_partitions should be larger; the logs of the workers say more"
+            ) from error
+        finally:
+            if waiting:
+                self._client.cancel(waiting)
+
+
+def name_tasks(futures: list[Any], arguments: Arguments) -> dict[str, str]:
+    """What people call the tasks: what they work on."""
+    return {future.key: str(some[0]) for future, some in zip(futures, arguments, strict=True)}
+
+
+def local_cluster(n_workers: int, **settings: Any) -> Any:
+    """Workers on this machine, each a process of one thread, that nobody else can reach, and no dashboard."""
+    distributed = library("distributed", "dask", PURPOSE)
+    here = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
+    settings = {"threads_per_worker": 1, "scheduler_kwargs": {"dashboard": False}} | here | settings
+    return distributed.LocalCluster(n_workers=n_workers, **settings)
+
+
+@contextmanager
+def connect(client: Any, n_jobs: int | None, verbose: int) -> Iterator[Cluster]:
+    """A cluster: a client's, that at an address, or one of processes on this machine for as long as it is needed."""
+    distributed = library("distributed", "dask", PURPOSE)
+    with ExitStack() as stack:
+        if client is None:
+            client = stack.enter_context(local_cluster(count_threads(n_jobs)))
+        if not isinstance(client, distributed.Client):
+            client = stack.enter_context(distributed.Client(client, set_as_default=False))
+        try:
+            client.wait_for_workers(1, timeout=PATIENCE)
+        except TimeoutError as error:
+            address = client.scheduler.address
+            raise TimeoutError(f"the cluster at {address} must have a worker, but none came in {PATIENCE} s") from error
+        yield Cluster(client, verbose)

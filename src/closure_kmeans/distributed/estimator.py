@@ -1,0 +1,280 @@
+"""DistributedClosureKMeans: the estimator for rows that do not fit one machine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, clone
+
+import closure_kmeans
+from closure_kmeans import _validation as check
+from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans.base import Outcome, Recorder, fitted_attributes
+from closure_kmeans.checkpoint import digest
+from closure_kmeans.distributed.cluster import Cluster, connect
+from closure_kmeans.distributed.driver import Driver
+from closure_kmeans.distributed.files import SharedFolder, shared_folder
+from closure_kmeans.distributed.layout import count_partitions, lay_out
+from closure_kmeans.distributed.passes import read_layout
+from closure_kmeans.distributed.sources import Source, open_source
+from closure_kmeans.estimator import ClosureKMeans
+from closure_kmeans.iteration import Clustering, Iteration, alternate
+from closure_kmeans.neighborhoods import FreshNeighborhoods
+from closure_kmeans.points import as_numbers, unit_rows
+from closure_kmeans.storage import plain_parameters
+
+
+class DistributedClosureKMeans(ClosureKMeans):
+    """K-means by cluster closures on a Dask cluster, for rows that do not fit one machine.
+
+    The rows are laid out in partitions, by the top of one tree learned on a sample, and written to a place that all
+    workers share. In an iteration a task for each partition assigns its points, and returns the sums of only those
+    clusters that they are in; the driver adds these up and writes the next file of centres. The centres near a
+    partition are entered into its trees as points, so that the borders between partitions are none for clusters. No
+    process holds anything in proportion to the number of rows, and no worker more of the centres than those near its
+    partition.
+
+    As on one machine: the distortion never rises (theorem 1: a step that would raise it is redone by the paper's rule);
+    exactly k clusters, none empty, or an error; Hartigan's rule and extrapolated centres. The sizes that Hartigan's
+    rule counts with are those of all partitions at the beginning of the iteration. The result is the same, bit for bit,
+    whatever the number of workers and however many of them are lost on the way, but it depends on the number of
+    partitions. An empty cluster gets half of the cluster of largest error, by a random plane through its centre; of
+    float64 rows, copies that are spread over several clusters may stay so. All rows weigh the same.
+
+    Parameters
+    ----------
+    n_clusters : int, default=2
+        Number of clusters, k. There are exactly k of them, none empty.
+    client : Client or str, default=None
+        A ``dask.distributed.Client``, made as its own documentation says (TLS included), or the address of a scheduler.
+        By default the fit has workers of its own, processes on this machine, and no dashboard.
+    storage : str or PathLike, default=None
+        A folder, or any URL that fsspec knows, which the driver and all workers can read and write. It takes a copy of
+        the rows, and as much again while they are laid out. It is not removed: a fit that finds itself there, killed or
+        ended by ``max_iter``, goes on, and ends in the same bits. By default a temporary folder of this machine.
+    storage_options : dict, default=None
+        Settings of the file systems of ``storage`` and of the rows, for fsspec.
+    n_partitions : int, default=None
+        Parts that the rows are laid out in. A task holds one of them in memory, two or three times while the rows are
+        laid out; there should be as many as all workers have threads. By default 16, or more of them to have no more
+        than 256 MB each.
+    column : str, default=None
+        The column of Parquet files, or the data set of HDF5 files.
+    init : "tree", array or model, default="tree"
+        As in ClosureKMeans, but neither random rows nor labels.
+    metric, max_iter, tol, max_time, target_accuracy, leaf_size, rule, extrapolate, tree_dims, random_state, callback, \
+verbose
+        As in ClosureKMeans.
+    n_jobs : int, default=None
+        Threads of the driver, and workers where it has its own.
+
+    Attributes
+    ----------
+    cluster_centers_, cluster_sizes_, inertia_, n_iter_, history_, stopped_by_, n_features_in_
+        As in ClosureKMeans.
+    labels_ : (n,) array of int32
+        Cluster of each row, in a temporary file that is mapped into memory.
+
+    Examples
+    --------
+    >>> from closure_kmeans.distributed import DistributedClosureKMeans
+    >>> model = DistributedClosureKMeans(1_000_000, client="tcp://scheduler:8786", storage="s3://bucket/fit")
+    >>> model.fit("s3://bucket/shards")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 2,
+        *,
+        client: Any = None,
+        storage: str | os.PathLike[str] | None = None,
+        storage_options: dict[str, Any] | None = None,
+        n_partitions: int | None = None,
+        column: str | None = None,
+        init: Literal["tree"] | ArrayLike | BaseEstimator = "tree",
+        metric: Literal["euclidean", "cosine"] = "euclidean",
+        max_iter: int = 100,
+        tol: float = 5e-4,
+        max_time: float | None = None,
+        target_accuracy: float = 0.95,
+        leaf_size: int = 256,
+        rule: Literal["hartigan", "lloyd"] = "hartigan",
+        extrapolate: bool = True,
+        tree_dims: int | None = 16,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+        callback: Callable[[Iteration], Any] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            n_clusters,
+            init=init,
+            metric=metric,
+            max_iter=max_iter,
+            tol=tol,
+            max_time=max_time,
+            target_accuracy=target_accuracy,
+            leaf_size=leaf_size,
+            rule=rule,
+            extrapolate=extrapolate,
+            tree_dims=tree_dims,
+            random_state=random_state,
+            n_jobs=n_jobs,
+            callback=callback,
+            verbose=verbose,
+        )
+        self.client = client
+        self.storage = storage
+        self.storage_options = storage_options
+        self.n_partitions = n_partitions
+        self.column = column
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.n_partitions is not None:
+            check.integer("n_partitions", self.n_partitions, 1)
+        if self.storage is not None and not isinstance(self.storage, str | os.PathLike):
+            raise TypeError(f"storage must be a path or a URL, got {self.storage!r}")
+        if self.storage_options is not None and not isinstance(self.storage_options, dict):
+            raise TypeError(f"storage_options must be a dict, got {self.storage_options!r}")
+        if isinstance(self.init, str):
+            check.choice("init of a distributed fit", self.init, ("tree",))
+
+    def fit(self, X: Any, y: None = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Cluster the rows of X.
+
+        Parameters
+        ----------
+        X : Dask array, path, URL or array
+            A Dask array; the path or URL of a file of vectors, of a folder of such files (``.npy`` and all others that
+            ``open_vectors`` knows, Parquet among them) or of a zarr array, whose name ends in ``.zarr``; or an array.
+            Files must be where all workers can read them. float64, float32, float16, uint8 and int8 are taken.
+        y : ignored
+        sample_weight : None
+            All rows weigh the same.
+        """
+        began = time.perf_counter()
+        if sample_weight is not None:
+            raise ValueError("sample_weight must be None: all rows of a distributed fit weigh the same")
+        self._check_parameters()
+        with connect(self.client, self.n_jobs, self.verbose) as cluster, self._folder() as folder:
+            source = open_source(X, self.column, self.storage_options or {}, folder, cluster)
+            fitted = self._fit_in(folder, cluster, source, began)
+        self.__dict__.update(fitted, n_features_in_=source.width)
+        if self.stopped_by_ == "interrupted":
+            warnings.warn(
+                f"interrupted: the model is as it was after iteration {self.n_iter_}", RuntimeWarning, stacklevel=2
+            )
+        return self
+
+    @contextmanager
+    def _folder(self) -> Iterator[SharedFolder]:
+        """Where the fit has its files."""
+        if self.storage is not None:
+            yield shared_folder(os.fspath(self.storage), self.storage_options)
+            return
+        with tempfile.TemporaryDirectory(prefix="closure-kmeans-") as folder:
+            yield shared_folder(folder)
+
+    def _fit_in(self, folder: SharedFolder, cluster: Cluster, source: Source, began: float) -> dict[str, Any]:
+        """Lay the rows out, or find them laid out, and iterate: the attributes of the fitted model."""
+        init = check.init(self.init, self.n_clusters, np.empty((0, source.width), source.dtype))
+        if isinstance(init, np.ndarray) and self._spherical:
+            init = unit_rows(init, "init")
+        rng = check.generator(self.random_state)
+        with Threads(count_threads(self.n_jobs)) as threads:
+            driver = Driver(folder, cluster, self.n_clusters, self._identity(source, init), rng, threads)
+            state, converged = self._begin(driver, source, init, folder, cluster, rng, threads)
+            with Recorder(self, began, int(driver.layout.starts[-1]), driver) as record:
+                stopped_by = "converged"
+                if not converged:
+                    state, stopped_by = self._iterate(driver, state, record)
+            if not record.history:
+                raise KeyboardInterrupt
+            outcome = Outcome(state, stopped_by, {})
+            sample = as_numbers(driver.layout.sample)
+            return fitted_attributes(outcome, driver.labels(state), driver.layout.mean, sample, record)
+
+    def _begin(
+        self,
+        driver: Driver,
+        source: Source,
+        init: str | NDArray[Any],
+        folder: SharedFolder,
+        cluster: Cluster,
+        rng: np.random.Generator,
+        threads: Threads,
+    ) -> tuple[Clustering, bool]:
+        """The state to go on from, and whether there is nothing more to do."""
+        driver.neighborhoods = FreshNeighborhoods(driver.draw, self.leaf_size, 2**31, self.target_accuracy)
+        if driver.saved:
+            state, converged = driver.restore()
+            driver.layout = read_layout(folder)
+            return state, converged
+        shards = source.shards()
+        n_points = shards[-1].start + shards[-1].last - shards[-1].first
+        if self.n_clusters > n_points:
+            raise ValueError(
+                f"n_clusters must be at most the number of rows, got n_clusters={self.n_clusters}, n_samples={n_points}"
+            )
+        row_bytes = source.width * source.dtype.itemsize
+        n_partitions = self.n_partitions or count_partitions(n_points, row_bytes)
+        if n_partitions > n_points:
+            raise ValueError(f"n_partitions must be at most the number of rows, {n_points}, got {n_partitions}")
+        driver.layout, sums = lay_out(
+            shards,
+            folder,
+            cluster,
+            n_clusters=self.n_clusters,
+            n_partitions=n_partitions,
+            n_axes=self.tree_dims,
+            spherical=self._spherical,
+            rng=rng,
+            threads=threads,
+        )
+        return driver.begin(sums) if isinstance(init, str) else driver.begin_from(init), False
+
+    def _iterate(self, driver: Driver, state: Clustering, record: Recorder) -> tuple[Clustering, str]:
+        spare: list[NDArray[Any]] = []
+        return alternate(
+            state,
+            partial(driver.step, self.extrapolate, self.rule == "hartigan", spare),
+            n_done=len(record.history),
+            max_iter=self.max_iter,
+            tol=self.tol,
+            measure_accuracy=driver.accuracy,
+            on_iteration=record,
+            expand=driver.neighborhoods.expand,
+        )
+
+    def _identity(self, source: Source, init: str | NDArray[Any]) -> dict[str, Any]:
+        """What makes a fit the same fit."""
+        parameters = plain_parameters(self)
+        del parameters["max_iter"]
+        return {
+            "version": closure_kmeans.__version__,
+            **parameters,
+            "init": init if isinstance(init, str) else f"an array with digest {digest(init)}",
+            "X": f"{source.width} {source.dtype} columns, {source.identity}",
+        }
+
+    def _for_centers(self, n_clusters: int) -> ClosureKMeans:
+        parameters = self.get_params(deep=False)
+        shared = ClosureKMeans().get_params(deep=False).keys() & parameters.keys() - {"callback", "init"}
+        return ClosureKMeans(**{name: parameters[name] for name in shared} | {"n_clusters": n_clusters})
+
+    def __sklearn_clone__(self) -> DistributedClosureKMeans:
+        """A client is a connection, which cannot be copied."""
+        parameters = self.get_params(deep=False)
+        kept = {name: parameters.pop(name) for name in ("client", "callback")}
+        copies = {name: clone(value, safe=False) for name, value in parameters.items()}
+        return type(self)(**copies, **kept)

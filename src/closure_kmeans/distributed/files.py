@@ -1,0 +1,128 @@
+"""The files of a fit, in a place that the driver and all workers share: a folder, or any URL that fsspec knows.
+
+A file has its name for good and is written once, whole or not at all: by a task that may be repeated, which then writes
+the same bytes. So what is read elsewhere may be kept there, and is mapped into memory and not loaded.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from numpy.typing import NDArray
+
+from closure_kmeans._files import library
+from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans.vectors.binary import map_npy, write_npy
+
+PURPOSE = "a distributed fit"
+
+
+@dataclass(frozen=True)
+class SharedFolder:
+    """A folder or a URL, and the settings of its file system (``storage_options``)."""
+
+    url: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def place(self) -> tuple[Any, str]:
+        """The file system, and the path in it."""
+        found: tuple[Any, str] = library("fsspec.core", "dask", PURPOSE).url_to_fs(self.url, **self.options)
+        return found
+
+    def write(self, name: str, write: Callable[[Path], None]) -> None:
+        """Have a file written by ``write``, which gets a path and must write it whole or not at all."""
+        files, root = self.place()
+        if _is_local(files):
+            path = Path(root, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, Path(name).name)
+            write(path)
+            files.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
+            files.put_file(str(path), f"{root}/{name}")  # object stores show whole files only
+
+    def fetch(self, name: str) -> Path:
+        """A file that can be mapped into memory: the file itself, or a copy on this machine."""
+        files, root = self.place()
+        if _is_local(files):
+            return Path(root, name)
+        path = self._copies() / name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
+            files.get_file(f"{root}/{name}", str(beside))
+            beside.replace(path)
+        return path
+
+    def drop_copy(self, name: str) -> None:
+        """Remove the copy on this machine of a file that is not needed again; what is mapped of it stays mapped."""
+        if not _is_local(self.place()[0]):
+            (self._copies() / name).unlink(missing_ok=True)
+
+    def list(self, folder: str) -> list[str]:
+        """The names of the files in a folder, in order."""
+        files, root = self.place()
+        if not files.exists(f"{root}/{folder}"):
+            return []
+        files.invalidate_cache()
+        found = [path.rpartition("/")[2] for path in files.ls(f"{root}/{folder}", detail=False)]
+        return sorted(f"{folder}/{name}" for name in found if not name.startswith("."))
+
+    def remove(self, name: str) -> None:
+        """Remove a file or a folder, if it is there."""
+        files, root = self.place()
+        if files.exists(f"{root}/{name}"):
+            files.rm(f"{root}/{name}", recursive=True)
+
+    def _copies(self) -> Path:
+        return _scratch() / self.url.replace("/", "_")
+
+    # -- arrays --------------------------------------------------------------------------------------------------------
+
+    def save(self, name: str, array: NDArray[Any]) -> None:
+        """Write an array."""
+        self.write(name, partial(write_npy, X=array))
+
+    def map(self, name: str) -> NDArray[Any]:
+        """An array of two dimensions, mapped; a file that is cut or of another kind is an error."""
+        return map_npy(self.fetch(name))
+
+    def save_tensors(self, name: str, kind: str, arrays: Arrays, facts: dict[str, Any]) -> None:
+        """Write several arrays and some facts."""
+        self.write(name, partial(write_tensors, kind=kind, arrays=arrays, facts=facts))
+
+    def map_tensors(self, name: str, kind: str) -> tuple[Arrays, dict[str, Any]]:
+        """Several arrays, mapped, and facts."""
+        return read_tensors(self.fetch(name), kind)
+
+
+def shared_folder(url: str, options: dict[str, Any] | None = None) -> SharedFolder:
+    """A folder by its full name: workers may run elsewhere."""
+    files, path = SharedFolder(url, options or {}).place()
+    return SharedFolder(files.unstrip_protocol(path), options or {})
+
+
+def _is_local(files: Any) -> bool:
+    return "file" in files.protocol
+
+
+def _scratch() -> Path:
+    """Where this process keeps copies: the folder of the worker, which goes with it."""
+    distributed = library("distributed", "dask", PURPOSE)
+    try:
+        return Path(distributed.get_worker().local_directory)
+    except ValueError:  # this is no worker
+        return Path(_own_scratch().name)
+
+
+@cache
+def _own_scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="closure-kmeans-")

@@ -1,0 +1,224 @@
+"""The layout: rows that are neighbours come into the same partition, and lie there in the order of a tree.
+
+The upper part of the tree is learned on a sample of the rows: cells, into which tasks sort the rows of each shard. All
+rows, cell after cell, are cut into partitions of equal size, whatever cells they end in. Each partition then has a tree
+of its own, whose leaves are the first clusters. The rows go through the shared folder on their way from shards to
+partitions; only counts, cells and a few rows come to the driver.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closure_kmeans import _compiled as _kernels
+from closure_kmeans._parallel import Threads
+from closure_kmeans.distributed.cluster import Cluster
+from closure_kmeans.distributed.files import SharedFolder
+from closure_kmeans.distributed.passes import (
+    LAYOUT,
+    Layout,
+    Partition,
+    Sums,
+    present,
+    rows_name,
+    save_labels,
+)
+from closure_kmeans.distributed.sources import INPUT, Shard
+from closure_kmeans.layout import (
+    CELLS_PER_SLAB,
+    N_CELLS,
+    cut_into_cells,
+    learn_cells,
+    load_slab,
+    slab_memory,
+    sort_into_cells,
+)
+from closure_kmeans.partition import grow_partition
+from closure_kmeans.points import Points, are_bytes, precision, unit_rows
+from closure_kmeans.quantizer import SAMPLE_ROWS
+from closure_kmeans.slabs import add_slab, no_totals
+
+# Rows of a sample that show one cell.
+ROWS_PER_CELL = 32
+# Pieces of a partition whose middles tell which centres are near it.
+CELLS_PER_PARTITION = 32
+# By default a partition has so many bytes of rows, but there are at least so many partitions, of so many rows.
+PARTITION_BYTES, MANY_PARTITIONS, SMALLEST_PARTITION = 1 << 28, 16, 1024
+
+
+class Plan(NamedTuple):
+    """What the tasks of a layout are told: what was learned on the sample, and where to put the rows."""
+
+    folder: SharedFolder
+    mean: NDArray[Any]
+    axes: NDArray[Any] | None
+    cells: NDArray[Any]
+    spherical: bool
+    look: bool  # whether the rows may be whole numbers that can be held as bytes
+
+
+class Share(NamedTuple):
+    """What one partition is made of."""
+
+    pieces: list[tuple[int, int, int]]  # shard, and which of its sorted rows: from, to
+    dtype: str  # that the rows are held in
+    first_label: int
+    n_labels: int
+    n_cells: int
+    first_watched: int  # of the rows
+    stride: int
+    seed: int
+
+
+class Arranged(NamedTuple):
+    """What the driver gets to know of a partition."""
+
+    cells: NDArray[Any]
+    sample: NDArray[Any]  # the rows that are watched
+    sums: Sums
+
+
+def count_partitions(n_points: int, row_bytes: int) -> int:
+    """How many partitions, where the user does not say: it depends on the rows alone, and so does the result."""
+    return max(
+        1, min(max(MANY_PARTITIONS, -(-n_points * row_bytes // PARTITION_BYTES)), n_points // SMALLEST_PARTITION)
+    )
+
+
+def lay_out(
+    shards: list[Shard],
+    folder: SharedFolder,
+    cluster: Cluster,
+    *,
+    n_clusters: int,
+    n_partitions: int,
+    n_axes: int | None,
+    spherical: bool,
+    rng: np.random.Generator,
+    threads: Threads,
+) -> tuple[Layout, list[Sums]]:
+    """Write the rows into partitions; also the sums of the first clusters."""
+    n_cells = max(N_CELLS, CELLS_PER_SLAB * n_partitions)
+    n_points = shards[-1].start + shards[-1].last - shards[-1].first
+    stride = -(-n_points // (ROWS_PER_CELL * n_cells))
+    sample = np.concatenate(
+        cluster.run("drawing a sample", sample_shard, [(shard, stride, spherical) for shard in shards])
+    )
+    learned = learn_cells(sample.astype(precision(sample.dtype)), n_cells, n_axes, rng, threads)
+    look = sample.dtype == np.float32 and not spherical and are_bytes(sample)
+    plan = Plan(folder, *learned, spherical, look)
+    folder.remove("sorted")
+    found = cluster.run("sorting the rows", sort_shard, [(shard, i, plan) for i, shard in enumerate(shards)])
+    in_bytes = look and all(shard_in_bytes for _, shard_in_bytes in found)
+    dtype = np.dtype(np.uint8) if in_bytes else sample.dtype
+    starts = np.arange(n_partitions + 1) * n_points // n_partitions
+    stride = -(-n_points // SAMPLE_ROWS)
+    pieces = share_out(np.array([counts for counts, _ in found]), starts)
+    label_starts = n_clusters * starts // n_points
+    shares = [
+        Share(
+            pieces=pieces[i],
+            dtype=dtype.str,
+            first_label=int(label_starts[i]),
+            n_labels=int(label_starts[i + 1] - label_starts[i]),
+            n_cells=CELLS_PER_PARTITION,
+            first_watched=-int(starts[i]) % stride,
+            stride=stride,
+            seed=int(rng.integers(2**63)),
+        )
+        for i in range(n_partitions)
+    ]
+    arguments = [(Partition(folder, i), share, plan) for i, share in enumerate(shares)]
+    arranged: list[Arranged] = cluster.run("arranging the partitions", arrange_partition, arguments)
+    folder.remove("sorted")
+    folder.remove(INPUT)
+    layout = Layout(
+        mean=plan.mean,
+        axes=plan.axes,
+        cells=np.concatenate([part.cells for part in arranged]),
+        partition_of=np.repeat(np.arange(n_partitions, dtype=np.int32), [len(part.cells) for part in arranged]),
+        starts=starts,
+        sample=np.concatenate([part.sample for part in arranged]),
+        stride=stride,
+        spherical=spherical,
+    )
+    arrays = {name: value for name, value in layout._asdict().items() if isinstance(value, np.ndarray)}
+    folder.save_tensors(LAYOUT, "layout", arrays, {"stride": stride, "spherical": spherical})
+    return layout, [part.sums for part in arranged]
+
+
+def share_out(counts: NDArray[np.int64], starts: NDArray[np.int64]) -> list[list[tuple[int, int, int]]]:
+    """Which sorted rows of each shard come into each partition, given how many rows of each shard are in each cell.
+
+    All rows have an order: by cell, then by shard, then as they lie there. A partition is a range of it, and so is what
+    it takes of a shard.
+    """
+    before = np.cumsum(counts, axis=1) - counts  # of a shard, in the cells before
+    begins = np.cumsum(counts, axis=0) - counts + before.sum(axis=0)  # of the rows of a shard in a cell, among all
+    cells = np.searchsorted(before.sum(axis=0), starts, side="right") - 1  # where partitions begin
+    cuts = (before[:, cells] + np.clip(starts - begins[:, cells], 0, counts[:, cells])).T
+    return [
+        [(shard, int(first), int(last)) for shard, (first, last) in enumerate(zip(*cut, strict=True)) if first < last]
+        for cut in pairwise(cuts)
+    ]
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def sample_shard(shard: Shard, stride: int, spherical: bool) -> NDArray[Any]:
+    """Every so many-th of all rows, those of them that are in a shard."""
+    rows = shard.read(slice(-shard.start % stride, None, stride))
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
+    return unit_rows(rows[lengths > 0]) if spherical else rows  # those without a direction are found as they are sorted
+
+
+def sort_shard(shard: Shard, number: int, plan: Plan) -> tuple[NDArray[np.int64], bool]:
+    """Write the rows of a shard, and their numbers, in the order of cells; how many each has, and if all are bytes."""
+    rows = shard.read()
+    with Threads(1) as threads:
+        try:
+            rows = unit_rows(rows) if plan.spherical else rows
+            cell_of, _, in_bytes = sort_into_cells(rows, plan.mean, plan.axes, plan.cells, False, plan.look, threads)
+        except ValueError as error:
+            raise ValueError(f"{shard}: {error}") from error
+    order, starts = _kernels.group_by_label(cell_of, len(plan.cells))
+    plan.folder.save(f"sorted/{number:06}.npy", rows[order])
+    plan.folder.save(f"sorted/{number:06}.order.npy", (shard.start + order.astype(np.int64))[:, np.newaxis])
+    return np.diff(starts), in_bytes
+
+
+def arrange_partition(partition: Partition, share: Share, plan: Plan) -> Arranged:
+    """Write the rows of a partition, their numbers and their first labels, in the order of a tree of their own."""
+    folder, number = partition
+    rows = np.concatenate([folder.map(f"sorted/{i:06}.npy")[a:b] for i, a, b in share.pieces])
+    order = np.concatenate([folder.map(f"sorted/{i:06}.order.npy")[a:b] for i, a, b in share.pieces])
+    rows = rows.astype(share.dtype, copy=False)
+    rows = rows.view(np.uint16) if rows.dtype == np.float16 else rows
+    points = Points(rows, plan.mean, np.ones(1), rows, plan.mean, plan.spherical)
+    with Threads(1) as threads:
+        memory = slab_memory(points, plan.axes, len(rows))
+        slab = load_slab(points, plan.axes, [slice(0, len(rows))], memory, threads)
+        rng = np.random.default_rng(share.seed)
+        tree = grow_partition(slab.coordinates, slab.origin, max(1, share.n_labels), rng, threads)
+        _, cells = cut_into_cells(slab.coordinates, tree.members, share.n_cells)
+        rows = rows[tree.members]
+        labels = np.repeat(np.arange(len(tree.starts) - 1, dtype=np.int32), np.diff(tree.starts))
+        totals = no_totals(len(tree.starts) - 1, rows.shape[1])
+        add_slab(slab._replace(rows=rows), labels, totals, threads)
+    folder.save(rows_name(number), rows)
+    folder.save(order_name(number), order[tree.members])
+    labels += np.int32(share.first_label)
+    save_labels(partition, 0, labels)
+    ids = share.first_label + np.arange(len(tree.starts) - 1, dtype=np.int32)
+    sample = slice(share.first_watched, None, share.stride)
+    return Arranged(cells, rows[sample], Sums(*present(ids, totals), labels[sample], len(labels), 0))
+
+
+def order_name(number: int) -> str:
+    """The file that says which of the user's rows the points of a partition are."""
+    return f"order/{number:06}.npy"

@@ -1,0 +1,269 @@
+"""What a worker does in an iteration: tasks over one partition, which read files, write a file and return sums.
+
+A partition is a file of rows that are neighbours, in the order of a tree; its labels are a file for each pass. A task
+reads the centres that it may need from the mapped file of centres: those of the clusters that its points are in, and
+those near the partition, which are entered into its tree as points, so that a border between partitions is none for
+clusters. All that it allocates is in proportion to its points and to those clusters.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closure_kmeans._parallel import Threads
+from closure_kmeans.closure import assign_by_closures, reach_of
+from closure_kmeans.clusters import Clusters
+from closure_kmeans.distributed.files import SharedFolder
+from closure_kmeans.layout import along, load_slab, slab_memory
+from closure_kmeans.points import Points, as_numbers, grow_leaves, rows_per_block, shifted
+from closure_kmeans.quantizer import nearest_centers
+from closure_kmeans.slabs import Totals, add_slab, no_totals
+
+LAYOUT = "layout.safetensors"
+START = "start.safetensors"  # the centres that a user gave
+
+
+class Partition(NamedTuple):
+    """A partition by its number, of the fit in a shared folder."""
+
+    folder: SharedFolder
+    number: int
+
+    def __str__(self) -> str:
+        return f"partition {self.number} in '{self.folder.url}'"
+
+
+class Pass(NamedTuple):
+    """What all tasks of a pass are told. Versions are the numbers of files."""
+
+    old_labels: int
+    new_labels: int
+    centers: int
+    ahead: bool  # whether to look where the centres are heading: those of the version before are read too
+    hartigan: bool
+    leaf_size: int
+    seed: int
+
+
+class Layout(NamedTuple):
+    """What all partitions have in common."""
+
+    mean: NDArray[Any]  # (d,)
+    axes: NDArray[Any] | None  # (d, d') what coordinates are taken along
+    cells: NDArray[Any]  # (n_cells, d') the middles of consecutive pieces of the partitions
+    partition_of: NDArray[np.int32]  # (n_cells,) where these are
+    starts: NDArray[np.int64]  # (n_partitions + 1,) how many points come before those of each partition
+    sample: NDArray[Any]  # (n_sample, d) rows that are watched: every ``stride``-th point
+    stride: int
+    spherical: bool
+
+
+class Sums(NamedTuple):
+    """What is known of some clusters, from some of the points."""
+
+    ids: NDArray[np.int32]  # (m,) the clusters, in ascending order
+    totals: Totals  # of m clusters
+    watched: NDArray[np.int32]  # labels of the points that are watched
+    n_active: int
+    n_pairs: int
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def rows_name(number: int) -> str:
+    """The file of the rows of a partition."""
+    return f"rows/{number:06}.npy"
+
+
+def labels_name(version: int, number: int) -> str:
+    """The file of the labels of a partition."""
+    return f"labels/{version:06}/{number:06}.npy"
+
+
+def centers_name(version: int) -> str:
+    """The file of the centres."""
+    return f"centers/{version:06}.safetensors"
+
+
+def read_layout(folder: SharedFolder) -> Layout:
+    """The layout, as it was written."""
+    arrays, facts = folder.map_tensors(LAYOUT, "layout")
+    loaded: dict[str, Any] = {name: np.array(array) for name, array in arrays.items()}
+    return Layout(**({"axes": None} | loaded), stride=facts["stride"], spherical=facts["spherical"])
+
+
+def load_partition(partition: Partition, layout: Layout, threads: Threads, n_spare: int = 0) -> Points:
+    """The points of a partition in memory, with room for some more."""
+    rows = partition.folder.map(rows_name(partition.number))
+    points = Points(rows, layout.mean, np.ones(1), rows, layout.mean, layout.spherical)
+    memory = slab_memory(points, layout.axes, len(rows) + n_spare)
+    return load_slab(points, layout.axes, [slice(0, len(rows))], memory, threads, n_spare)
+
+
+def load_labels(partition: Partition, version: int) -> NDArray[np.int32]:
+    """The labels of a partition after a pass."""
+    name = labels_name(version, partition.number)
+    labels = np.array(partition.folder.map(name)[:, 0])
+    partition.folder.drop_copy(name)
+    return labels
+
+
+def save_labels(partition: Partition, version: int, labels: NDArray[np.int32]) -> None:
+    """Write the labels of a partition after a pass."""
+    partition.folder.save(labels_name(version, partition.number), labels[:, np.newaxis])
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def assign_partition(partition: Partition, told: Pass) -> Sums:
+    """Assign the points of a partition to the best of the clusters of their neighbours, and sum them up."""
+    layout = read_layout(partition.folder)
+    labels = load_labels(partition, told.old_labels)
+    arrays, _ = partition.folder.map_tensors(centers_name(told.centers), "centers")
+    entered = centers_near(arrays, partition.number)
+    touched, places = find_touched(labels, entered, len(arrays["sizes"]))
+    clusters = read_clusters(partition.folder, arrays, touched, told)
+    with Threads(1) as threads:
+        slab = load_partition(partition, layout, threads, len(entered))
+        slab.coordinates[len(labels) :] = along(arrays["centers"][entered], layout.axes)
+        rng = np.random.default_rng([told.seed, partition.number])
+        leaves = grow_leaves(slab, rng, threads, told.leaf_size)
+        old = places[np.concatenate([labels, entered])]
+        new, n_pairs = assign_by_closures(slab, clusters, old, [leaves], told.hartigan, threads)
+        new = new[: len(labels)]
+        totals = no_totals(*clusters.centers.shape)
+        add_slab(slab, new, totals, threads)
+    n_active = int(np.count_nonzero(new != old[: len(labels)]))
+    labels = touched[new]
+    save_labels(partition, told.new_labels, labels)
+    return Sums(*present(touched, totals), watched(labels, layout, partition.number), n_active, n_pairs)
+
+
+def start_partition(partition: Partition, told: Pass) -> Sums:
+    """Assign the points of a partition to the nearest of the centres near it, and sum them up."""
+    layout = read_layout(partition.folder)
+    arrays, _ = partition.folder.map_tensors(START, "start")
+    near = centers_near(arrays, partition.number)
+    with Threads(1) as threads:
+        slab = load_partition(partition, layout, threads)
+        new, _ = nearest_centers(as_numbers(slab.rows), arrays["centers"][near], layout.mean, threads)
+        totals = no_totals(len(near), len(layout.mean))
+        add_slab(slab, new, totals, threads)
+    labels = near[new]
+    save_labels(partition, told.new_labels, labels)
+    return Sums(*present(near, totals), watched(labels, layout, partition.number), len(labels), 0)
+
+
+def split_partition(partition: Partition, told: Pass) -> Sums:
+    """Give points to clusters that have none: clusters are joined with others, or split by a plane through the centre.
+
+    The plane is that of a random direction, so that all partitions agree on it. Returns the sums of the clusters that
+    were split and of those that got points.
+    """
+    layout = read_layout(partition.folder)
+    labels = load_labels(partition, told.old_labels)
+    arrays, facts = partition.folder.map_tensors(split_name(told.new_labels), "split")
+    joined = np.arange(facts["n_clusters"], dtype=np.int32)
+    joined[arrays["joined"]] = arrays["join_to"]
+    split_to = np.full(facts["n_clusters"], -1, np.int32)
+    split_to[arrays["donors"]] = arrays["empty"]
+    place_of = np.full(facts["n_clusters"], -1, np.int32)
+    place_of[arrays["donors"]] = np.arange(len(arrays["donors"]), dtype=np.int32)
+    new = joined[labels]
+    direction = np.random.default_rng(told.seed).normal(size=len(layout.mean))
+    with Threads(1) as threads:
+        slab = load_partition(partition, layout, threads)
+        heights = arrays["centers"].astype(np.float64) @ direction
+        for first in range(0, len(new), rows_per_block(slab.rows)):
+            some = slice(first, first + rows_per_block(slab.rows))
+            donors = place_of[new[some]]
+            rows = shifted(as_numbers(slab.rows[some]), layout.mean).astype(np.float64)
+            above = rows @ direction > heights[donors]
+            new[some] = np.where((donors >= 0) & above, split_to[new[some]], new[some])
+        changed = np.union1d(arrays["donors"], arrays["empty"]).astype(np.int32)
+        is_changed = np.isin(new, changed)
+        totals = no_totals(len(changed), len(layout.mean))
+        members = np.flatnonzero(is_changed)
+        part = slab._replace(rows=slab.rows[members], coordinates=slab.coordinates[members])
+        add_slab(part, np.searchsorted(changed, new[members]).astype(np.int32), totals, threads)
+    save_labels(partition, told.new_labels, new)
+    n_active = int(np.count_nonzero(new != labels))
+    return Sums(*present(changed, totals), watched(new, layout, partition.number), n_active, 0)
+
+
+def split_name(version: int) -> str:
+    """The file that says which clusters are split in a pass."""
+    return f"splits/{version:06}.safetensors"
+
+
+def merge_sums(several: list[Sums]) -> Sums:
+    """The sums of several partitions, added in their order."""
+    ids = np.unique(np.concatenate([sums.ids for sums in several]))
+    totals = no_totals(len(ids), several[0].totals.sums.shape[1])
+    for sums in several:
+        add_sums(totals, sums, np.searchsorted(ids, sums.ids))
+    return Sums(
+        ids,
+        totals,
+        np.concatenate([sums.watched for sums in several]),
+        sum(sums.n_active for sums in several),
+        sum(sums.n_pairs for sums in several),
+    )
+
+
+def add_sums(totals: Totals, sums: Sums, places: NDArray[Any]) -> None:
+    """Add the sums of some clusters, which are all different, at their places."""
+    for total, part in zip(totals, sums.totals, strict=True):
+        total[places] += part
+
+
+# -- what tasks share --------------------------------------------------------------------------------------------------
+
+
+def centers_near(arrays: dict[str, NDArray[Any]], number: int) -> NDArray[np.int32]:
+    """The centres that are near a partition."""
+    first, last = arrays["near_starts"][number : number + 2].tolist()
+    return np.array(arrays["near"][first:last])
+
+
+def find_touched(
+    labels: NDArray[np.int32], entered: NDArray[np.int32], n_clusters: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The clusters that a partition has to do with, in ascending order, and the place of each of all clusters there."""
+    is_touched = np.zeros(n_clusters, np.bool_)
+    is_touched[labels] = True
+    is_touched[entered] = True
+    touched = np.flatnonzero(is_touched).astype(np.int32)
+    places = np.empty(n_clusters, np.int32)
+    places[touched] = np.arange(len(touched), dtype=np.int32)
+    return touched, places
+
+
+def read_clusters(
+    folder: SharedFolder, arrays: dict[str, NDArray[Any]], touched: NDArray[np.int32], told: Pass
+) -> Clusters:
+    """Some clusters, as they are or where they are heading."""
+    centers, sizes = arrays["centers"][touched], arrays["sizes"][touched]
+    if told.ahead:
+        before, _ = folder.map_tensors(centers_name(told.centers - 1), "centers")
+        centers += (centers - before["centers"][touched]) * reach_of(sizes).astype(centers.dtype)[:, np.newaxis]
+        folder.drop_copy(centers_name(told.centers - 2))
+    norms, errors, penalties = (arrays[name][touched] for name in ("norms", "errors", "penalties"))
+    return Clusters(centers, norms, sizes, errors, penalties)
+
+
+def present(ids: NDArray[np.int32], totals: Totals) -> tuple[NDArray[np.int32], Totals]:
+    """Only the clusters that have points."""
+    some = totals.sizes > 0
+    return ids[some], Totals(*(total[some] for total in totals))
+
+
+def watched(labels: NDArray[np.int32], layout: Layout, number: int) -> NDArray[np.int32]:
+    """The labels of the points that are watched: every so many-th of all."""
+    first = -int(layout.starts[number]) % layout.stride
+    return labels[first :: layout.stride]

@@ -1,0 +1,459 @@
+"""Fits on a Dask cluster: as good as on one machine, the same bytes whatever happens, and clear errors."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn.base import clone
+
+import closure_kmeans
+from closure_kmeans import ClosureKMeans
+from closure_kmeans.cli import main as commands
+from closure_kmeans.datasets import load_sift
+from closure_kmeans.distributed import DistributedClosureKMeans, layout, passes
+from closure_kmeans.distributed.cluster import local_cluster
+from closure_kmeans.distributed.files import shared_folder
+from closure_kmeans.slabs import Totals
+from closure_kmeans.vectors import save_vectors
+
+dask = pytest.importorskip("dask")
+distributed = pytest.importorskip("distributed")
+
+
+@pytest.fixture(scope="module", name="X")
+def sift():
+    return load_sift()[:5000]
+
+
+@pytest.fixture(scope="module", name="all_rows")
+def all_sift():
+    return load_sift()
+
+
+@pytest.fixture(scope="module", name="threads")
+def client_of_threads():
+    """One worker in this process, with three threads: quick to start, and what is patched here is patched there."""
+    with (
+        local_cluster(1, threads_per_worker=3, processes=False, host=None) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module", name="processes")
+def client_of_processes():
+    """Two workers, each a process."""
+    with (
+        local_cluster(2) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def new_model(client, n_clusters=100, **settings):
+    parameters = {"n_partitions": 4, "random_state": 0, "max_iter": 6, "client": client} | settings
+    return DistributedClosureKMeans(n_clusters, **parameters)
+
+
+def bits(model):
+    history = [record._replace(seconds=0) for record in model.history_]
+    return model.labels_.tobytes(), model.cluster_centers_.tobytes(), model.inertia_, history, model.stopped_by_
+
+
+# -- what it finds -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_it_is_as_good_as_on_one_machine(all_rows, threads):
+    one = ClosureKMeans(400, random_state=0).fit(all_rows)
+    for n_partitions in (3, 20):  # the sums of 20 are merged by tasks
+        many = new_model(threads, 400, n_partitions=n_partitions, max_iter=100).fit(all_rows)
+        assert many.inertia_ < 1.01 * one.inertia_
+        assert many.history_[-1].accuracy > 0.95
+        assert many.stopped_by_ == "converged"
+
+
+@pytest.mark.slow
+def test_borders_are_none_for_clusters(X, threads, monkeypatch):
+    """Without the centres that are entered, points would be shut in."""
+    good = new_model(threads, n_partitions=8, max_iter=12).fit(X).inertia_
+    monkeypatch.setattr(passes, "centers_near", lambda arrays, number: np.empty(0, np.int32))
+    shut_in = new_model(threads, n_partitions=8, max_iter=12).fit(X).inertia_
+    assert shut_in > 1.01 * good
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.uint8, np.int8])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_distortion_never_rises(dtype, metric, seed, threads):
+    """Few rows, many clusters, copies: clusters run empty and are filled again."""
+    rng = np.random.default_rng(seed)
+    X = (20 * rng.normal(size=(120, 6)) + 60).clip(1, 120).astype(dtype)
+    X = X[rng.integers(120, size=300)]
+    counted = X.astype(np.float64)
+    if metric == "cosine":
+        counted /= np.linalg.norm(counted, axis=1, keepdims=True)
+    k = len(np.unique(np.round(counted, 5), axis=0)) - (5 if seed else 60)
+    model = new_model(threads, k, metric=metric, leaf_size=10, tol=0, max_iter=6, n_partitions=3, tree_dims=4).fit(X)
+    assert all(after.inertia <= before.inertia for before, after in pairwise(model.history_))
+    np.testing.assert_allclose(model.cluster_sizes_, np.bincount(model.labels_, minlength=k))
+    assert model.cluster_sizes_.min() > 0
+    distances = ((counted - model.cluster_centers_[model.labels_]) ** 2).sum()
+    assert model.inertia_ == pytest.approx(distances, abs=1e-5 * (counted**2).sum())
+
+
+def test_starts_from_centers_and_models(X, threads):
+    first = ClosureKMeans(150, random_state=0, max_iter=10).fit(X)
+    for init in (first, first.cluster_centers_):
+        after = new_model(threads, 150, init=init, max_iter=1).fit(X)
+        assert after.inertia_ < first.inertia_
+        assert (after.labels_ == first.labels_).mean() > 0.7
+    more = new_model(threads, 200, init=first, max_iter=1).fit(X)
+    assert more.cluster_sizes_.min() > 0
+    assert more.inertia_ < first.inertia_
+
+
+def test_fewer_clusters_than_partitions(X, threads):
+    model = new_model(threads, 2, n_partitions=7).fit(X[:2000])
+    assert model.cluster_sizes_.sum() == 2000
+    assert model.inertia_ < 1.02 * ClosureKMeans(2, random_state=0).fit(X[:2000]).inertia_
+
+
+# -- what the model is good for ----------------------------------------------------------------------------------------
+
+
+def test_it_is_a_model_like_others(X, threads, tmp_path):
+    model = new_model(threads).fit(X)
+    assert (model.predict(X) == model.labels_).mean() > 0.8
+    assert model.medoids(X, model.labels_).min() >= 0
+    assert [level.centers.shape for level in model.hierarchy([20, 4])] == [(20, 128), (4, 128)]
+    model.save(tmp_path / "model.safetensors", training=True)
+    loaded = closure_kmeans.load(tmp_path / "model.safetensors")
+    assert isinstance(loaded, DistributedClosureKMeans)
+    assert (loaded.predict(X) == model.predict(X)).all()
+    assert (loaded.labels_ == model.labels_).all()
+    assert clone(model).client is threads
+    assert not hasattr(clone(model), "labels_")
+
+
+def test_callbacks_and_interrupts(X, threads):
+    seen = []
+    model = new_model(threads, callback=lambda record: seen.append(record) or record.iteration == 2).fit(X)
+    assert model.stopped_by_ == "callback"
+    assert seen == model.history_
+
+    def interrupt(record):
+        if record.iteration == 2:
+            raise KeyboardInterrupt
+
+    model.set_params(callback=interrupt)
+    with pytest.warns(RuntimeWarning, match="interrupted: the model is as it was after iteration 2"):
+        model.fit(X)
+    distances = ((X - model.cluster_centers_[model.labels_].astype(np.float64)) ** 2).sum()
+    assert model.inertia_ == pytest.approx(distances)
+
+
+# -- the same bytes ----------------------------------------------------------------------------------------------------
+
+
+def test_the_same_bytes_on_any_workers(X, threads, processes):
+    """Three threads, two processes, and two processes one of which is killed and loses its results."""
+    settings = {"n_partitions": 18, "max_iter": 4}  # more than the driver merges by itself
+    expected = bits(new_model(threads, **settings).fit(X))
+    assert bits(new_model(processes, **settings).fit(X)) == expected
+
+    def kill(record):
+        if record.iteration == 2:
+            os.kill(min(processes.run(os.getpid).values()), signal.SIGKILL)
+
+    assert bits(new_model(processes, **settings, callback=kill).fit(X)) == expected
+
+
+def test_rows_may_come_from_anywhere(X, threads, tmp_path):
+    da = pytest.importorskip("dask.array")
+    zarr = pytest.importorskip("zarr")
+    X = X[:3000].astype(np.float32) / 2
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for i, (first, last) in enumerate(pairwise([0, 700, 1900, 3000])):
+        save_vectors(shards / f"{i}.npy", X[first:last])
+    (tmp_path / "tables").mkdir()
+    write_table(tmp_path / "tables" / "0.parquet", X)
+    array = zarr.create_array(tmp_path / "rows.zarr", shape=X.shape, chunks=(500, 128), dtype=X.dtype)
+    array[:] = X
+    columns = da.from_array(X, chunks=(450, 60))
+    sources = [X, str(shards), shards / "", tmp_path / "tables", tmp_path / "rows.zarr", columns]
+    sources.append(columns[columns[:, 0] >= 0])  # of unknown length
+    models = [new_model(threads, max_iter=4).fit(source) for source in sources]
+    assert bits(models[1]) == bits(models[2])
+    for model in models:  # that labels are in the order of the rows shows in the distortion
+        distances = ((X - model.cluster_centers_[model.labels_].astype(np.float64)) ** 2).sum()
+        assert model.inertia_ == pytest.approx(distances)
+        assert model.inertia_ == pytest.approx(models[0].inertia_, rel=0.02)
+
+
+def write_table(path, X):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    vectors = arrow.FixedSizeListArray.from_arrays(arrow.array(X.ravel()), X.shape[1])
+    parquet.write_table(arrow.table({"vector": vectors}), path, row_group_size=800)
+
+
+def test_storage_elsewhere(X, threads):
+    """A place that is no folder: files are copied to where they can be mapped."""
+    expected = bits(new_model(threads).fit(X))
+    model = new_model(threads, storage="memory://fit")
+    assert bits(model.fit(X)) == expected
+    folder = shared_folder("memory://fit")
+    assert folder.list("centers") == ["centers/000005.safetensors", "centers/000006.safetensors"]
+    assert not folder.list("sorted")
+    assert not folder.list("input")
+
+
+def test_a_fit_goes_on(X, threads, tmp_path):
+    expected = new_model(threads, max_iter=5).fit(X)
+    first = new_model(threads, storage=tmp_path / "fit", max_iter=3).fit(X)
+    assert first.n_iter_ == 3
+    after = new_model(threads, storage=tmp_path / "fit", max_iter=5).fit(X)
+    assert bits(after)[:3] == bits(expected)[:3]
+    with pytest.raises(ValueError, match="is of another fit: n_clusters was 100 and is 90"):
+        new_model(threads, 90, storage=tmp_path / "fit").fit(X)
+    with pytest.raises(ValueError, match="is of another fit: X was"):
+        new_model(threads, storage=tmp_path / "fit").fit(X[1:])
+
+
+DRIVER = """
+import os, signal, sys
+from closure_kmeans.datasets import load_sift
+from closure_kmeans.distributed import DistributedClosureKMeans
+
+def die(record):
+    if record.iteration == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+model = DistributedClosureKMeans(
+    100, n_partitions=4, random_state=0, max_iter=6, client=sys.argv[1], storage=sys.argv[2], callback=die
+).fit(load_sift()[:5000])
+"""
+
+
+def test_a_killed_driver_is_resumed(X, threads, processes, tmp_path):
+    expected = bits(new_model(threads).fit(X))
+    command = [sys.executable, "-c", DRIVER, processes.scheduler.address, str(tmp_path / "fit")]
+    assert subprocess.run(command, check=False, env=os.environ).returncode == -signal.SIGKILL
+    assert (tmp_path / "fit" / "centers" / "000003.safetensors").exists()
+    assert bits(new_model(processes, storage=tmp_path / "fit").fit(X)) == expected
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(name="shards")
+def folder_of_shards(X, tmp_path):
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for i in range(3):
+        save_vectors(folder / f"{i}.npy", X[1000 * i : 1000 * i + 1000].astype(np.float32))
+    return folder
+
+
+def cut(path: Path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def widen(path: Path):
+    save_vectors(path, np.ones((10, 130), np.float32))
+
+
+def narrow(path: Path):
+    save_vectors(path, np.ones((10, 128), np.uint8))
+
+
+def poison(path: Path):
+    rows = np.load(path)
+    rows[17, 3] = np.nan
+    save_vectors(path, rows)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, r"1.npy' should have 1000 x 128 values of float32, 512128 bytes in all, but has 512028 bytes"),
+        (widen, r"1.npy' must have the width of '.*0.npy', 128, but has 130"),
+        (narrow, r"1.npy' must have the dtype of '.*0.npy', float32, but has uint8"),
+        (poison, r"1.npy': X must not contain NaN or infinity, but row 17 does"),
+    ],
+)
+def test_bad_shards(shards, threads, damage, message, tmp_path):
+    damage(shards / "1.npy")
+    with pytest.raises(ValueError, match=message):
+        new_model(threads, storage=tmp_path / "fit").fit(shards)
+    assert not (tmp_path / "fit" / "centers").exists()  # nothing that could be taken for a fit
+
+
+def test_a_shard_that_vanishes(shards, threads, monkeypatch):
+    def remove_and_lay_out(*arguments, **settings):
+        (shards / "1.npy").unlink()
+        return lay_out(*arguments, **settings)
+
+    lay_out = layout.lay_out
+    monkeypatch.setattr("closure_kmeans.distributed.estimator.lay_out", remove_and_lay_out)
+    with pytest.raises((OSError, ValueError), match=r"1\.npy"):
+        new_model(threads).fit(shards)
+
+
+def test_rows_without_a_direction(shards, threads):
+    rows = np.load(shards / "2.npy")
+    rows[5] = 0
+    save_vectors(shards / "2.npy", rows)
+    with pytest.raises(ValueError, match=r"2.npy': the rows of X must have a direction .* but row 5 is zero"):
+        new_model(threads, metric="cosine").fit(shards)
+
+
+@pytest.mark.parametrize("name", ["sorted/000000", "labels/000003/000001", "centers/000002"])
+def test_storage_that_fills(X, threads, monkeypatch, tmp_path, name):
+    """The error names the file; with room again the fit goes on."""
+    replacing = closure_kmeans._files.replacing
+
+    def fill(path):
+        if name in str(path):
+            raise OSError(errno.ENOSPC, f"'{path}' could not be written: No space left on device")
+        return replacing(path)
+
+    expected = bits(new_model(threads, max_iter=4).fit(X))
+    with monkeypatch.context() as patch:
+        patch.setattr("closure_kmeans.vectors.binary.replacing", fill)
+        patch.setattr("closure_kmeans._tensors.replacing", fill)
+        with pytest.raises(OSError, match=f"{name}.* could not be written: No space left on device"):
+            new_model(threads, max_iter=4, storage=tmp_path / "fit").fit(X)
+    assert bits(new_model(threads, max_iter=4, storage=tmp_path / "fit").fit(X)) == expected
+
+
+def end_the_worker():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_worker_that_keeps_dying(X):
+    da = pytest.importorskip("dask.array")
+    block = da.from_delayed(dask.delayed(end_the_worker)(), (10, 128), np.uint8)
+    rows = da.concatenate([da.from_array(X[:100]), block])
+    with dask.config.set({"distributed.scheduler.allowed-failures": 1}), local_cluster(1) as cluster:
+        message = r"writing the rows: .* ended its worker 2 times, and is given up"
+        with pytest.raises(ChildProcessError, match=message):
+            new_model(cluster.scheduler_address, 5).fit(rows)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"n_clusters": 3001}, ValueError, "n_clusters must be at most the number of rows"),
+        ({"n_partitions": 0}, ValueError, "n_partitions must be at least 1, got 0"),
+        ({"n_partitions": 4000}, ValueError, "n_partitions must be at most the number of rows, 3000, got 4000"),
+        ({"init": "random"}, ValueError, "init of a distributed fit must be one of 'tree', got 'random'"),
+        ({"storage": 5}, TypeError, "storage must be a path or a URL, got 5"),
+        ({"storage_options": "key"}, TypeError, "storage_options must be a dict, got 'key'"),
+    ],
+)
+def test_bad_parameters(X, threads, parameters, error, message):
+    with pytest.raises(error, match=message):
+        new_model(threads).set_params(**parameters).fit(X[:3000])
+
+
+def test_bad_rows(X, threads, tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is nothing at"):
+        new_model(threads).fit(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="must hold files of vectors of one kind, but there is none"):
+        new_model(threads).fit(tmp_path)
+    with pytest.raises(TypeError, match=r"X must hold one of float64, .* for a distributed fit, got int32"):
+        new_model(threads).fit(X[:200].astype(np.int32))
+    with pytest.raises(ValueError, match="sample_weight must be None"):
+        new_model(threads).fit(X[:200], sample_weight=np.ones(200))
+    copies = np.repeat(X[:30], 20, axis=0)
+    message = "n_clusters must be at most the number of distinct rows of X, which is 30, got 31"
+    with pytest.raises(ValueError, match=message):
+        new_model(threads, 31).fit(copies)
+    assert new_model(threads, 30).fit(copies).inertia_ == 0
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_shared_out_in_order():
+    rng = np.random.default_rng(0)
+    counts = rng.integers(0, 6, (7, 11))
+    n_points = counts.sum()
+    starts = np.arange(6) * n_points // 5
+    expected = [(cell, shard) for cell in range(11) for shard in range(7) for _ in range(counts[shard, cell])]
+    in_shards = [np.repeat(np.arange(11), row) for row in counts]
+    for pieces, (first, last) in zip(layout.share_out(counts, starts), pairwise(starts), strict=True):
+        found = [(int(cell), shard) for shard, begin, end in pieces for cell in in_shards[shard][begin:end]]
+        assert sorted(found) == expected[first:last]
+
+
+def test_sums_are_merged():
+    rng = np.random.default_rng(0)
+    parts, dense = [], np.zeros((20, 3))
+    for _ in range(4):
+        ids = np.sort(rng.choice(20, 8, replace=False)).astype(np.int32)
+        sums = rng.normal(size=(8, 3))
+        dense[ids] += sums
+        parts.append(passes.Sums(ids, Totals(sums, np.ones(8), np.ones(8)), ids[:1], 2, 3))
+    merged = passes.merge_sums(parts)
+    np.testing.assert_allclose(merged.totals.sums, dense[merged.ids])
+    assert set(merged.ids) == {i for part in parts for i in part.ids}
+    assert merged.totals.sizes.sum() == 32
+    assert (merged.n_active, merged.n_pairs, len(merged.watched)) == (8, 12, 4)
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+def run_command(*arguments):
+    return CliRunner().invoke(commands, [*map(str, arguments)])
+
+
+def test_the_command_line(shards, threads, tmp_path):
+    output, labels, storage = (tmp_path / name for name in ("model.safetensors", "labels.npy", "fit"))
+    command = ["fit", shards, "-k", 30, "-o", output, "--labels", labels, "--partitions", 3, "--max-iter", 2]
+    command += ["--dask", threads.scheduler.address, "--storage", storage]
+    done = run_command(*command)
+    assert done.exit_code == 0, done.output
+    assert "3,000 x 128 float32 into 30 clusters" in done.output
+    model = closure_kmeans.load(output)
+    expected = new_model(threads, 30, n_partitions=3, max_iter=2).fit(shards)
+    assert model.cluster_centers_.tobytes() == expected.cluster_centers_.tobytes()
+    assert (np.load(labels) == expected.labels_).all()
+    again = run_command(*command)
+    assert again.exit_code == 2
+    assert "holds a fit: add --resume to go on with it" in again.output
+    assert run_command(*command, "--resume").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--storage", "somewhere"], "--storage and --partitions need --dask"),
+        (["--dask", "local", "--paper"], "--paper is for fits on one machine"),
+        (["--dask", "local", "--memory-limit", "1GB"], "--memory-limit is for fits on one machine"),
+        (["--dask", "local", "--resume"], "--resume needs --storage"),
+    ],
+)
+def test_bad_commands(shards, tmp_path, options, message):
+    done = run_command("fit", shards, "-k", 10, "-o", tmp_path / "model.safetensors", *options)
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+def test_without_dask(monkeypatch, X):
+    """Importing and loading need no Dask; fitting says what is missing."""
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ImportError, match=r"needs distributed: pip install 'closure-kmeans\[dask\]'"):
+        DistributedClosureKMeans(10).fit(X)
