@@ -29,7 +29,7 @@ def bits(model):
     [
         ({"max_size": 60}, 0.01),
         ({"max_size": 36}, 0.03),
-        ({"max_size": 30}, 0.10),
+        ({"max_size": 33}, 0.05),
         ({"max_size": 60, "rule": "lloyd", "extrapolate": False}, 0.05),
         ({"max_size": 60, "neighborhoods": "all"}, 0.01),
         ({"max_size": 60, "memory_limit": "5MB"}, 0.02),

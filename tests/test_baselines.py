@@ -344,6 +344,13 @@ def test_as_many_leaves_as_asked_for_if_there_are_rows_for_them(X):
     assert len(HierarchicalKMeans(150, 2, random_state=0).fit(X[:300]).cluster_centers_) == 300
 
 
+def test_a_level_that_used_up_its_iterations_is_told_of(X):
+    """The second one converges at once: its leaves are single rows."""
+    fitted = HierarchicalKMeans(150, 2, max_iter=1, tol=0, random_state=0).fit(X[:300])
+    assert [record.n_active > 0 for record in fitted.history_] == [True, False]
+    assert fitted.stopped_by_ == "max_iter"
+
+
 def test_a_fit_that_is_ended_early_leaves_fewer_levels(X):
     whole = HierarchicalKMeans(4, 3, max_iter=2, tol=0, random_state=0).fit(X[:3000])
     assert (whole.n_iter_, whole.stopped_by_) == (6, "max_iter")
