@@ -61,7 +61,7 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 # Guides that are left out where what they need is not installed.
-AWAITED = {"dask_cluster.py": "closure_kmeans.distributed", "deduplicate_text.py": "wordllama"}
+AWAITED = {"deduplicate_text.py": "wordllama"}
 waiting = [re.escape(name) for name, module in AWAITED.items() if find_spec(module) is None]
 
 sphinx_gallery_conf = {

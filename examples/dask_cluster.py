@@ -15,8 +15,9 @@ from tempfile import mkdtemp
 import numpy as np
 from dask.distributed import Client, LocalCluster
 
-from closure_kmeans import ClosureKMeans, distributed
+from closure_kmeans import ClosureKMeans
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.distributed import DistributedClosureKMeans
 from closure_kmeans.vectors import open_vectors, save_vectors
 
 # %%
@@ -38,9 +39,9 @@ client = Client(cluster)
 # The result does not depend on the number of workers, nor on how many of them are lost on the way. It does depend on
 # the number of partitions, and is a little behind a fit in one memory after the same number of iterations.
 
-model = distributed.DistributedClosureKMeans(
-    1000, client=client, storage=folder / "fit", n_partitions=4, random_state=0
-).fit(folder / "shards")
+model = DistributedClosureKMeans(1000, client=client, storage=folder / "fit", n_partitions=4, random_state=0).fit(
+    folder / "shards"
+)
 in_memory = ClosureKMeans(1000, random_state=0).fit(open_vectors(folder / "shards"))
 for name, fitted in (("four partitions", model), ("one memory", in_memory)):
     print(f"{name}: distortion {fitted.inertia_ / 20_000:,.0f} after {fitted.n_iter_} iterations")
