@@ -1,8 +1,10 @@
 import base64
 import io
 import json
+import os
 import re
 import sys
+import time
 
 import numpy as np
 import pyarrow
@@ -321,6 +323,9 @@ def test_the_fit_of_a_checkpoint(tmp_path):
     stopped = {"max_iter": 2, "checkpoint": tmp_path / "short"}
     ClosureKMeans(n_clusters=10, random_state=0, **stopped).fit(make_rows())
     assert fit_of_checkpoint(tmp_path / "short").state == "running"
+    hours_ago = time.time() - 7200
+    os.utime(tmp_path / "short" / "checkpoint.safetensors", (hours_ago, hours_ago))
+    assert fit_of_checkpoint(tmp_path / "short").state == "silent"
 
 
 def test_the_fit_of_a_model(model, tmp_path):

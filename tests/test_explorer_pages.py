@@ -11,11 +11,10 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from closure_kmeans import ClosureKMeans
-from closure_kmeans.explorer import app as pages
-from closure_kmeans.explorer import queries
+from closure_kmeans.explorer import queries, query_pages
 from closure_kmeans.explorer.app import make_app
 from closure_kmeans.explorer.catalog import Catalog
-from closure_kmeans.explorer.fit import Fit, fit_of_model
+from closure_kmeans.explorer.fit import Fit, fit_of_checkpoint, fit_of_model
 from closure_kmeans.explorer.metadata import Metadata
 from closure_kmeans.explorer.queries import Searches
 from tests.explorer_data import make_catalog, make_index, make_rows, write_photos
@@ -193,6 +192,13 @@ def test_a_fit_that_runs_is_fetched_again(catalog):
     assert "How the fit went is not known" in unknown
 
 
+def test_a_damaged_checkpoint_is_said(tmp_path):
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"no checkpoint at all")
+    answer = only(fit=lambda: fit_of_checkpoint(tmp_path)).get("/fit")
+    assert answer.status_code == 404
+    assert "cannot be read as a checkpoint" in answer.text
+
+
 # -- queries -----------------------------------------------------------------------------------------------------------
 
 
@@ -274,7 +280,7 @@ def test_what_is_no_photo(client, content, searches):
 
 
 def test_uploads_are_capped_while_they_come(client, monkeypatch, searches):
-    monkeypatch.setattr(pages, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(query_pages, "MOST_BYTES", 1 << 20)
     taken = 0
 
     def endless():
@@ -355,7 +361,7 @@ def test_a_hundred_queries_are_queued_and_pages_still_come(catalog, searches, mo
     page, picture, waiting, statuses = asyncio.run(everything())
     assert (page, picture, waiting) == (200, 200, 100)
     assert statuses == [200] * 100
-    assert most == pages.SEARCH_THREADS
+    assert most == query_pages.SEARCH_THREADS
 
 
 # -- safe by default ---------------------------------------------------------------------------------------------------

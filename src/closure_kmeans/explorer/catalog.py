@@ -205,6 +205,11 @@ class Catalog:
             members = np.random.default_rng(cluster).permutation(members)
         return members[first : first + n_items]
 
+    def cluster_of(self, item: int) -> int:
+        """The cluster of an item."""
+        labels: Any = self.labels  # there are items only where these are known
+        return int(labels[item])
+
     def row(self, item: int) -> NDArray[Any] | None:
         """The vector of an item."""
         return None if self.rows is None else np.asarray(self.rows[item : item + 1])[0]

@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
 
 
+# Seconds without a checkpoint after which a fit may have been stopped.
+SILENCE = 600
+
+
 class Fit(NamedTuple):
     """The history of a fit."""
 
     history: list[Iteration]
     n_points: int | None  # if it is known
-    state: str  # "waiting" for a first checkpoint, "running", or why it ended
+    state: str  # "waiting" for a first checkpoint, "running", "silent" for long, or why it ended
     saved: float | None = None  # seconds since the checkpoint was written
 
 
@@ -37,5 +41,6 @@ def fit_of_checkpoint(path: str | os.PathLike[str]) -> Fit:
         return Fit([], None, "waiting")
     progress = read_progress(file)
     n_points = int(progress.identity["X"].partition(" x ")[0])
-    state = "converged" if progress.converged else "running"
-    return Fit(progress.history, n_points, state, max(0.0, time.time() - file.stat().st_mtime))
+    saved = max(0.0, time.time() - file.stat().st_mtime)
+    state = "converged" if progress.converged else "running" if saved < SILENCE else "silent"
+    return Fit(progress.history, n_points, state, saved)

@@ -16,6 +16,8 @@ FORMATS = (".csv", ".parquet", ".pq")
 TITLES = ("title", "name", "text", "caption", "word", "label")
 # A column repeats its values if it has at most this share of distinct ones: only then is it worth counting them.
 REPEATED = 0.5
+# A value is frequent if at least this share of the items has it.
+FREQUENT = 0.05
 
 
 class Column(NamedTuple):
@@ -130,7 +132,7 @@ class Metadata:
                 values = column.values.take(codes[most]).to_pylist()
                 shares = (counts[most] / len(items)).tolist()
                 frequent += [Frequent(column.name, *pair) for pair in zip(values, shares, strict=True)]
-        frequent = [one for one in frequent if one.value]
+        frequent = [one for one in frequent if one.value and one.share >= FREQUENT]
         return sorted(frequent, key=lambda one: -one.share)[:n_values]
 
 

@@ -18,7 +18,7 @@ from closure_kmeans.explorer.pictures import Encoded, draw_vector, missing
 from closure_kmeans.explorer.rendering import STYLE, make_environment, plural
 
 # Items of a cluster: two rows.
-N_ITEMS = 20
+N_ITEMS = 26
 
 
 def write_report(

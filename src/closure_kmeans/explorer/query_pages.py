@@ -1,0 +1,149 @@
+"""The pages of an index: an image to search for, its ranking, and two images side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyio import CapacityLimiter, to_thread
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from closure_kmeans.explorer.params import Params
+from closure_kmeans.explorer.queries import Question, Searches, Upload, picture_size
+from closure_kmeans.explorer.site import Site, number_in
+
+IMAGES_PER_PAGE = 60
+# Threads that search: further queries wait in line, and pages and pictures do not wait for them.
+SEARCH_THREADS = 2
+# Bytes of a photo that is sent.
+MOST_BYTES = 24 << 20
+
+
+class QueryPages:
+    """Questions to an index."""
+
+    def __init__(self, site: Site, searches: Searches) -> None:
+        self._site, self._searches = site, searches
+        self._searching = CapacityLimiter(SEARCH_THREADS)
+
+    def routes(self) -> list[Route]:
+        """Their addresses."""
+        return [
+            Route("/query", self.query),
+            Route("/query/match", self.match),
+            Route("/uploads", self.receive, methods=["POST"]),
+            Route("/uploads/{key}/picture", self.upload_picture),
+            Route("/index/{image:int}/picture", self.index_picture),
+        ]
+
+    async def query(self, request: Request) -> Response:
+        """A query and its ranking, or the images of the index to choose from."""
+        return await to_thread.run_sync(self._answer, request, limiter=self._searching)
+
+    def _answer(self, request: Request) -> Response:
+        searches, params = self._searches, Params(request.query_params)
+        question = self._question(params)
+        if question is None:
+            return self._choice_of_images(request, params)
+        answer, problem = None, None
+        try:
+            answer = searches.answer(question)
+        except ValueError as error:
+            problem = str(error)
+        return self._site.page(
+            request,
+            "query.html",
+            question=question,
+            answer=answer,
+            problem=problem,
+            size=picture_size(searches.path_of(question)),
+            source=self._source(question),
+            command=searches.command(question),
+        )
+
+    def _choice_of_images(self, request: Request, params: Params) -> Response:
+        text = params.text("q")
+        found = [number for number, name in enumerate(self._searches.index.names) if text.lower() in name.lower()]
+        n_pages = max(1, -(-len(found) // IMAGES_PER_PAGE))
+        page = params.integer("page", 1, least=1, most=n_pages)
+        images = found[(page - 1) * IMAGES_PER_PAGE : page * IMAGES_PER_PAGE]
+        return self._site.page(
+            request, "choose.html", images=images, n_found=len(found), q=text, page=page, n_pages=n_pages
+        )
+
+    async def match(self, request: Request) -> Response:
+        """Two images side by side, and lines between what they share."""
+        return await to_thread.run_sync(self._match, request, limiter=self._searching)
+
+    def _match(self, request: Request) -> Response:
+        searches, params = self._searches, Params(request.query_params)
+        question = self._question(params)
+        if question is None or not params.has("result"):
+            raise HTTPException(400, "a match is between an image or an upload, and a result")
+        image = params.integer("result", 0, least=0, most=len(searches.index) - 1)
+        try:
+            match = searches.match(question, image)
+            results = searches.answer(question).results
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from error
+        return self._site.page(
+            request,
+            "match.html",
+            question=question,
+            image=image,
+            match=match,
+            results=results,
+            source=self._source(question),
+        )
+
+    async def receive(self, request: Request) -> Response:
+        """Take a photo, never more of it than is allowed; its key is for queries."""
+        searches = self._searches
+        upload = searches.new_upload(Params(request.query_params).text("name"))
+        n_bytes = 0
+        try:
+            with upload.path.open("wb") as file:
+                async for chunk in request.stream():
+                    n_bytes += len(chunk)
+                    if n_bytes > MOST_BYTES:
+                        raise HTTPException(413, f"a photo must have at most {MOST_BYTES >> 20} MB")
+                    file.write(chunk)
+            await to_thread.run_sync(searches.keep, upload, limiter=self._site.decoding)
+        except BaseException as error:
+            upload.path.unlink(missing_ok=True)
+            if isinstance(error, ValueError):  # no image
+                raise HTTPException(415, str(error)) from error
+            raise
+        return JSONResponse({"upload": upload.key}, 201)
+
+    def _question(self, params: Params) -> Question | None:
+        box, rerank = params.box("box"), params.choice("rerank", ["yes", "no"]) == "yes"
+        if params.has("upload"):
+            return Question(self._upload(params.text("upload")), box, rerank)
+        if not params.has("image"):
+            return None
+        return Question(params.integer("image", 0, least=0, most=len(self._searches.index) - 1), box, rerank)
+
+    def _source(self, question: Question) -> dict[str, Any]:
+        """How the image of a question is named in addresses."""
+        source = question.source
+        if isinstance(source, Upload):
+            return {"upload": source.key, "picture": f"/uploads/{source.key}/picture"}
+        return {"image": source, "picture": f"/index/{source}/picture"}
+
+    async def index_picture(self, request: Request) -> Response:
+        """An image of the index."""
+        index = self._searches.index
+        return await self._site.file_picture(request, index.path_of(number_in(request, "image", len(index))))
+
+    async def upload_picture(self, request: Request) -> Response:
+        """A photo that was sent."""
+        return await self._site.file_picture(request, self._upload(request.path_params["key"]).path)
+
+    def _upload(self, key: str) -> Upload:
+        upload = self._searches.upload(key)
+        if upload is None:
+            raise HTTPException(404, "this photo is no longer here: send it again")
+        return upload
