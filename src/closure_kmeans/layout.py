@@ -25,6 +25,7 @@ from closure_kmeans.points import (
     check_weights,
     mean_of,
     precision,
+    rows_per_block,
     shifted,
     unit_rows,
 )
@@ -232,13 +233,8 @@ def sort_into_cells(
         forget(X)
         return look and are_bytes(rows)
 
-    in_bytes = threads.for_each_block(sort, len(cell_of), min(512, rows_per_block(X)))
+    in_bytes = threads.for_each_block(sort, len(cell_of), min(512, rows_per_block(X, BLOCK_VALUES)))
     return cell_of, norms, all(in_bytes)
-
-
-def rows_per_block(X: Rows) -> int:
-    """How many rows to widen at a time."""
-    return -(-BLOCK_VALUES // X.shape[1])
 
 
 def scatter(
@@ -283,7 +279,7 @@ def refine_layout(
         n_leaves = min(max(1, last_label - first_label), last - first)
         tree = grow_partition(slab.coordinates, slab.origin, n_leaves, rng, threads)
         labels[first:last] = first_label + np.repeat(np.arange(n_leaves, dtype=np.int32), np.diff(tree.starts))
-        for block in blocks_of(last - first, rows_per_block(slab.rows)):
+        for block in blocks_of(last - first, rows_per_block(slab.rows, BLOCK_VALUES)):
             stored.points.rows[first + block.start : first + block.stop] = slab.rows[tree.members[block]]
         stored.order[first:last] = stored.order[first:last][tree.members]
         cuts, found = cut_into_cells(slab.coordinates, tree.members, max(CELLS_PER_SLAB, N_CELLS // n_slabs))
@@ -330,7 +326,7 @@ def load_slab(
     def project(first: int, last: int) -> None:
         coordinates[first:last] = along(shifted(as_numbers(rows[first:last]), points.mean), axes)
 
-    threads.for_each_block(project, size, rows_per_block(rows))
+    threads.for_each_block(project, size, rows_per_block(rows, BLOCK_VALUES))
     weights = points.weights
     if len(weights) > 1:
         weights = np.ones(len(rows))

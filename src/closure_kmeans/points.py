@@ -38,9 +38,9 @@ def precision(dtype: DTypeLike) -> type[np.float32] | type[np.float64]:
     return np.float64 if np.dtype(dtype) == np.float64 else np.float32
 
 
-def rows_per_block(X: NDArray[Any]) -> int:
+def rows_per_block(X: Rows, n_values: int = BLOCK_VALUES) -> int:
     """How many rows to widen at a time."""
-    return -(-BLOCK_VALUES // int(X.shape[1]))
+    return -(-n_values // int(X.shape[1]))
 
 
 def shifted(X: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
@@ -80,7 +80,7 @@ def hash_rows(X: Rows, first: int = 0, last: int | None = None) -> NDArray[np.ui
     mixer, *coefficients = rng.integers(2**63, size=1 + X.shape[1] * words_per_value, dtype=np.uint64) * 2 + 1
     last = X.shape[0] if last is None else min(last, X.shape[0])
     hashes = np.empty(last - first, np.uint64)
-    n_rows = -(-HASHED_VALUES // X.shape[1])
+    n_rows = rows_per_block(X, HASHED_VALUES)
     for begin in range(first, last, n_rows):
         end = min(begin + n_rows, last)
         same_zeros = np.ascontiguousarray(X[begin:end]) + X.dtype.type(0)  # -0 and 0 are the same number

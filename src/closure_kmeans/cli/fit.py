@@ -94,7 +94,11 @@ class _Remembering(click.Command):
 )
 @click.option("--max-size", type=click.FloatRange(0), help="Rows that the largest cluster should have at most.")
 @click.option("--memory-limit", metavar="SIZE", help="Memory to take beyond the centres: 500MB, 1GB.")
-@click.option("--scratch", type=click.Path(), help="Folder of the temporary file of --memory-limit.")
+@click.option(
+    "--scratch",
+    type=click.Path(exists=True, file_okay=False, writable=True),
+    help="Folder of the temporary file of --memory-limit.",
+)
 @click.option("--paper", is_flag=True, help="The algorithm exactly as the paper has it.")
 @click.option("--checkpoint", type=click.Path(), help="Folder to save the fit to while it runs.")
 @click.option(
