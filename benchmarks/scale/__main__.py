@@ -81,25 +81,22 @@ def quality(arguments: Any, path: Path, share: int) -> Jobs:
 
 def measure_costs(arguments: Any, path: Path, share: int) -> Jobs:
     n_clusters = N_CLUSTERS // share
-    jobs: Jobs = [
+    driver = {"what": "driver", "n_clusters": 10 * n_clusters, "width": 128, "cells": 2048}
+    tasks = [
         (
             {"what": "tasks", "partitions": n_partitions, "n_clusters": n_clusters, "n_rows": N_ROWS // share},
-            lambda n_partitions=n_partitions: [costs.measure(path, n_clusters, n_partitions)],  # type: ignore[misc]
+            lambda n_partitions=n_partitions: [costs.measure(path, n_clusters, n_partitions)],
         )
-        for n_partitions in (1, 4, 16)
+        for n_partitions in (16, 4, 1)
     ]
-    driver = {"what": "driver", "n_clusters": 10 * n_clusters, "width": 128, "cells": 2048}
-    jobs.append((driver, lambda: [costs.measure_driver(10 * n_clusters, 128, 2048)]))
-    return jobs
+    return [(driver, lambda: [costs.measure_driver(10 * n_clusters, 128, 2048)]), *tasks]
 
 
 def run_rival(arguments: Any, path: Path, share: int) -> Jobs:
     return [
         (
             {"n_clusters": max(2, n_clusters // share), "n_rows": N_ROWS // share, "workers": arguments.workers},
-            lambda n_clusters=n_clusters: rival.compare(  # type: ignore[misc]
-                path, max(2, n_clusters // share), 16, arguments.workers
-            ),
+            lambda n_clusters=n_clusters: rival.compare(path, max(2, n_clusters // share), 16, arguments.workers),
         )
         for n_clusters in RIVAL_CLUSTERS
     ]

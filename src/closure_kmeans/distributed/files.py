@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._files import library
+from closure_kmeans._files import library, reading
 from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
 from closure_kmeans.vectors.binary import map_npy, write_npy
 
@@ -94,6 +95,18 @@ class SharedFolder:
     def map(self, name: str) -> NDArray[Any]:
         """An array of two dimensions, mapped; a file that is cut or of another kind is an error."""
         return map_npy(self.fetch(name))
+
+    def read(self, name: str, first: int, last: int) -> NDArray[Any]:
+        """Some rows of an array that was saved; from elsewhere, no more than these are fetched."""
+        files, root = self.place()
+        if _is_local(files):
+            return self.map(name)[first:last]
+        with reading(Path(name), ".npy"), files.open(f"{root}/{name}", "rb") as file:
+            np.lib.format.read_magic(file)
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+            file.seek(file.tell() + first * shape[1] * dtype.itemsize)
+            values = np.frombuffer(file.read((last - first) * shape[1] * dtype.itemsize), dtype)
+            return values.reshape(last - first, shape[1])
 
     def save_tensors(self, name: str, kind: str, arrays: Arrays, facts: dict[str, Any]) -> None:
         """Write several arrays and some facts."""

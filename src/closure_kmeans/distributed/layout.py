@@ -195,8 +195,8 @@ def sort_shard(shard: Shard, number: int, plan: Plan) -> tuple[NDArray[np.int64]
 def arrange_partition(partition: Partition, share: Share, plan: Plan) -> Arranged:
     """Write the rows of a partition, their numbers and their first labels, in the order of a tree of their own."""
     folder, number = partition
-    rows = np.concatenate([folder.map(f"sorted/{i:06}.npy")[a:b] for i, a, b in share.pieces])
-    order = np.concatenate([folder.map(f"sorted/{i:06}.order.npy")[a:b] for i, a, b in share.pieces])
+    rows = np.concatenate([folder.read(f"sorted/{i:06}.npy", a, b) for i, a, b in share.pieces])
+    order = np.concatenate([folder.read(f"sorted/{i:06}.order.npy", a, b) for i, a, b in share.pieces])
     rows = rows.astype(share.dtype, copy=False)
     rows = rows.view(np.uint16) if rows.dtype == np.float16 else rows
     points = Points(rows, plan.mean, np.ones(1), rows, plan.mean, plan.spherical)
