@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from closure_kmeans import ClosureKMeans, _parallel
 from closure_kmeans._parallel import Threads
-from closure_kmeans.closure import assign_by_closures, take_step
+from closure_kmeans.closure import assign_and_update, assign_by_closures, take_step
 from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.initialize import draw_rows
@@ -101,7 +101,7 @@ def test_a_step_that_would_raise_the_distortion_is_redone_by_the_papers_rule(har
         state = Clustering(labels, update(points, labels, 20, threads))
         partitions = [grow_leaves(points, rng, threads, leaf_size) for leaf_size in (20, 100)]
         astray = state.clusters._replace(centers=np.roll(state.clusters.centers, 1, axis=1))
-        step = take_step(points, state, astray, partitions, hartigan, threads, spare=[])
+        step = take_step(points, state, astray, partitions, hartigan, threads, [], assign_and_update)
         expected, _ = assign_by_closures(points, state.clusters, labels, partitions, False, threads)
     np.testing.assert_array_equal(step.state.labels, expected)
     assert step.n_active == np.count_nonzero(expected != labels) > 0

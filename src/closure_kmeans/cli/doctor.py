@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
@@ -136,10 +137,11 @@ def compile_kernels(dtype: np.dtype[Any]) -> None:
     """
     X = np.random.default_rng(0).integers(0, 100, (400, 32)).astype(dtype)
     weights = np.arange(1, len(X) + 1)
-    for kind in (closure_kmeans.ClosureKMeans, closure_kmeans.ClosureKMeans.paper):
-        for sample_weight in (None, weights):
-            model = kind(64, max_iter=2, random_state=0).fit(X, sample_weight=sample_weight)
-    closure_kmeans.ClosureKMeans(64, max_iter=2, memory_limit="16MB", random_state=0).fit(X)
+    limited = partial(closure_kmeans.ClosureKMeans, memory_limit="16MB")
+    for rows in (X, X + dtype.type(0.5)) if dtype == np.float32 else (X,):  # whole numbers are held as bytes
+        for kind in (closure_kmeans.ClosureKMeans, closure_kmeans.ClosureKMeans.paper, limited):
+            for sample_weight in (None, weights):
+                model = kind(64, max_iter=2, random_state=0).fit(rows, sample_weight=sample_weight)
     model.predict(X)
     model.several_nearest(X, 2)
     with Threads(count_threads(None)) as threads:

@@ -41,7 +41,7 @@ from closure_kmeans.distributed.sources import describe_file, list_files
 from closure_kmeans.vectors import Vectors, open_vectors
 
 # Options that a fit on a cluster has no use for.
-ON_ONE_MACHINE = ("memory_limit", "scratch", "checkpoint", "checkpoint_every")
+ON_ONE_MACHINE = ("max_size", "memory_limit", "scratch", "checkpoint", "checkpoint_every")
 
 
 class _Remembering(click.Command):
