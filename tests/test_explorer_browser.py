@@ -89,28 +89,34 @@ def fits(page):
     return page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
+def follow(page, link):
+    """Click on a link, and be there."""
+    with page.expect_navigation():
+        link.click()
+
+
 def test_open_sort_page_and_look_at_a_cluster(page):
     page.goto("/")
     assert page.locator(".card").count() == 20
     assert fits(page)
     sizes = [int(text) for text in page.locator(".card .size b").all_text_contents()]
     assert sizes == sorted(sizes, reverse=True)
-    page.get_by_role("link", name="Tightness").click()
-    page.get_by_role("link", name="descending").click()
+    follow(page, page.get_by_role("link", name="Tightness"))
+    follow(page, page.get_by_role("link", name="descending"))
     spreads = page.locator(".card .facts div[title^=root] dd").all_text_contents()
     assert list(map(float, spreads)) == sorted(map(float, spreads))
-    page.get_by_role("link", name="Next →").click()
+    follow(page, page.get_by_role("link", name="Next →"))
     assert page.locator(".card").count() == 10
-    page.get_by_role("link", name="Nearest").click()
+    follow(page, page.get_by_role("link", name="Nearest"))
     first = page.locator(".card").first
     number = first.locator("h2").inner_text()
     first.scroll_into_view_if_needed()
     wait_until(page, "document.querySelector('.card .tile img').naturalWidth > 0")
-    first.locator("h2 a").click()
+    follow(page, first.locator("h2 a"))
     assert page.locator("h1").inner_text().split()[-1] == number.lstrip("#")
     assert page.locator(".neighbors li").count() == 8
     assert fits(page)
-    page.locator("#content .tiles.all .tile").first.click()
+    follow(page, page.locator("#content .tiles.all .tile").first)
     assert "Where it stands" in page.content()
     assert page.locator(".facts.entries dt").all_text_contents() == ["title", "color"]
     assert fits(page)
