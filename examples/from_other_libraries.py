@@ -34,7 +34,7 @@ print(f"KMeans {theirs.inertia_ / len(X):,.0f}, ClosureKMeans {ours.inertia_ / l
 # ``memory_limit``.
 
 theirs = MiniBatchKMeans(k, n_init=1, batch_size=4096, random_state=0).fit(X)
-ours = ClosureKMeans(k, memory_limit="4MB", random_state=0).fit(X)
+ours = ClosureKMeans(k, memory_limit="8MB", random_state=0).fit(X)
 print(f"MiniBatchKMeans {theirs.inertia_ / len(X):,.0f}, ClosureKMeans {ours.inertia_ / len(X):,.0f}")
 
 # %%

@@ -25,18 +25,18 @@ from closure_kmeans.vectors import open_vectors, save_vectors
 
 folder = Path(mkdtemp())
 sift, rng = load_sift(), np.random.default_rng(0)
-for shard in range(4):
-    a, b = sift[rng.integers(len(sift), size=(2, 20_000))].astype(np.uint16)
+for shard in range(6):
+    a, b = sift[rng.integers(len(sift), size=(2, 40_000))].astype(np.uint16)
     save_vectors(folder / f"shard-{shard}.u8bin", ((a + b) // 2).astype(np.uint8))
 X = open_vectors(folder)
 print(X.shape, X.dtype, f"{X.shape[0] * X.shape[1] / 1e6:.1f} MB")
 
 # %%
-# A fourth of that in memory, beyond the centres; and for comparison the same fit without a limit.
+# A third of that in memory, beyond the centres; and for comparison the same fit without a limit.
 
-limited = ClosureKMeans(800, memory_limit="2.5MB", random_state=0).fit(X)
+limited = ClosureKMeans(800, memory_limit="10MB", random_state=0).fit(X)
 in_memory = ClosureKMeans(800, random_state=0).fit(X)
-for name, model in (("2.5 MB", limited), ("no limit", in_memory)):
+for name, model in (("10 MB", limited), ("no limit", in_memory)):
     print(f"{name}: distortion {model.inertia_ / len(X):,.0f} after {model.n_iter_} iterations")
     distortions = [step.inertia / len(X) for step in model.history_]
     plt.plot(range(1, model.n_iter_ + 1), distortions, marker=".", label=name)
