@@ -108,11 +108,11 @@ def take_step(
     such a step is redone by the paper's rule, which cannot, but for rounding: then nothing moves. The memory of
     ``ahead``, and other ``spare`` memory, is used again. None is for a ``reassign`` that looks ahead by itself.
     """
-    reassign = reassign or assign_and_update
+    reassign_points: Reassign = reassign or assign_and_update
     n_pairs, n_trees = 0, sum(not partition.open_to_all for partition in partitions)
     for clusters, rule in ((ahead, hartigan), (state.clusters, False)):
         last_use = clusters is not state.clusters
-        new = reassign(points, clusters, state.labels, partitions, rule, threads, spare, last_use)
+        new = reassign_points(points, clusters, state.labels, partitions, rule, threads, spare, last_use)
         n_pairs += new.n_pairs
         if new.clusters.inertia <= state.clusters.inertia:
             return Step(Clustering(new.labels, new.clusters), new.n_active, n_pairs, n_trees)
