@@ -28,6 +28,7 @@ PARTITIONS = (0, 1, 2, 4, 8, 16)  # 0 is ClosureKMeans, on one machine
 SAME_DENSITY = ((4, 2_500), (16, 10_000), (64, 40_000))  # partitions, clusters
 RIVAL_CLUSTERS = (100, 1_000)
 QUICK_SHARE = 50
+TIMES = ("seconds", "iteration_seconds", "seconds_undisturbed")
 
 
 def main() -> None:
@@ -35,6 +36,7 @@ def main() -> None:
     data.add_data_option(parser)
     parser.add_argument("command", choices=["quality", "replicas", "costs", "rival", "kills", "report"])
     parser.add_argument("--quick", action="store_true", help=f"1/{QUICK_SHARE} of the rows and clusters")
+    parser.add_argument("--busy", action="store_true", help="something else is running: keep no times")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--partitions", type=int, nargs="*", default=PARTITIONS)
     parser.add_argument("--seed", type=int, default=0)
@@ -49,9 +51,12 @@ def main() -> None:
     path = runs.source_file(N_ROWS // share, arguments.data)
     results = arguments.output / f"{arguments.command}{'-quick' if arguments.quick else ''}.jsonl"
     for job, run in COMMANDS[arguments.command](arguments, path, share):
+        job |= {"busy": arguments.busy}
         if any(row.items() >= job.items() for row in read_rows(results)):
             continue
         for row in run():
+            if arguments.busy:
+                row = {name: value for name, value in row.items() if name not in TIMES}
             complete = job | row | {"machine": describe_machine(), "versions": describe_versions()}
             append_row(results, complete)
             print({**job, **row}, flush=True)
