@@ -6,7 +6,7 @@ COLMAP finds the pairs of photos worth matching by a vocabulary tree. The ones t
 photos of the internet; one of your own photos' descriptors fits them better. It is learnt from the features that
 COLMAP has extracted, and written as COLMAP (3.12 and later) reads it.
 
-Needs ``pip install 'closure-kmeans[faiss,images]' pycolmap``.
+Needs ``pip install '.[faiss,images]' pycolmap``.
 """
 
 import sqlite3

@@ -6,7 +6,7 @@ Rows that do not fit one machine: each worker holds a part of them, and only wha
 exchanged. Every name is that of ``ClosureKMeans``; what is new are ``client``, the cluster, and ``storage``, a folder
 or URL that all workers share.
 
-Needs ``pip install 'closure-kmeans[dask]'``.
+Needs ``pip install '.[dask]'``.
 """
 
 from pathlib import Path

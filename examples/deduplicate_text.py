@@ -6,7 +6,7 @@ Copies that differ in a few words are not found by comparing strings. SemDeDup (
 clusters the embeddings, and compares only within a cluster: of those that are nearer to each other than a threshold
 one is kept. With many small clusters the comparisons cost next to nothing.
 
-The encoder is WordLlama, whose weights come with its package (``pip install 'closure-kmeans[plot]' wordllama``). The
+The encoder is WordLlama, whose weights come with its package (``pip install '.[plot]' wordllama``). The
 texts are those that every Python has: the docstrings of its standard library.
 """
 

@@ -6,7 +6,7 @@ An inverted file searches the lists of the few centres nearest to a query. More 
 k-means makes them expensive to train. Here the centres come from ``ClosureKMeans``, all rows are used, and FAISS does
 the rest.
 
-Needs ``pip install 'closure-kmeans[faiss,plot]'``.
+Needs ``pip install '.[faiss,plot]'``.
 """
 
 import faiss

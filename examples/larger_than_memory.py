@@ -6,7 +6,7 @@ A memory map is taken as it is: no copy in float32, no array as a whole. With ``
 within the memory that you name: the rows are laid out in a temporary file and read in slabs, and the centres take
 part in each slab, so that points and clusters still meet.
 
-Needs ``pip install 'closure-kmeans[plot]'``, and as much disk as the file takes.
+Needs ``pip install '.[plot]'``, and as much disk as the file takes.
 """
 
 from pathlib import Path

@@ -48,6 +48,11 @@ def test_no_cluster_is_larger(X, free, parameters, cost):
     assert model.history_[-1].accuracy is None
 
 
+def test_clusters_that_are_too_large_shrink(X, free):
+    model = ClosureKMeans(200, init=free, random_state=0, max_size=60).fit(X)
+    assert model.cluster_sizes_.max() <= 60
+
+
 def test_a_target_that_all_are_below_changes_nothing(X, free):
     model = ClosureKMeans(200, random_state=0, max_size=len(X), target_accuracy=0).fit(X)
     same = ClosureKMeans(200, random_state=0, target_accuracy=0).fit(X)

@@ -19,11 +19,12 @@ from closure_kmeans.cli import main as commands
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans, layout, passes
 from closure_kmeans.distributed.cluster import local_cluster
-from closure_kmeans.distributed.files import shared_folder
+from closure_kmeans.distributed.files import FIT, fit_folder
 from closure_kmeans.slabs import Totals
 from closure_kmeans.vectors import save_vectors
 
 dask = pytest.importorskip("dask")
+da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 
 
@@ -177,7 +178,6 @@ def test_the_same_bytes_on_any_workers(X, threads, processes):
 
 
 def test_rows_may_come_from_anywhere(X, threads, tmp_path):
-    da = pytest.importorskip("dask.array")
     zarr = pytest.importorskip("zarr")
     X = X[:3000].astype(np.float32) / 2
     shards = tmp_path / "shards"
@@ -211,7 +211,7 @@ def test_storage_elsewhere(X, threads):
     expected = bits(new_model(threads).fit(X))
     model = new_model(threads, storage="memory://fit")
     assert bits(model.fit(X)) == expected
-    folder = shared_folder("memory://fit")
+    folder = fit_folder("memory://fit")
     assert folder.list("centers") == ["centers/000005.safetensors", "centers/000006.safetensors"]
     assert not folder.list("sorted")
     assert not folder.list("input")
@@ -227,6 +227,21 @@ def test_a_fit_goes_on(X, threads, tmp_path):
         new_model(threads, 90, storage=tmp_path / "fit").fit(X)
     with pytest.raises(ValueError, match="is of another fit: X was"):
         new_model(threads, storage=tmp_path / "fit").fit(X[1:])
+
+
+def test_other_values_in_a_dask_array_are_another_fit(threads, X, tmp_path):
+    blocks = da.from_array(X, chunks=(500, -1))
+    new_model(threads, storage=tmp_path, max_iter=2).fit(blocks)
+    with pytest.raises(ValueError, match="is of another fit"):
+        new_model(threads, storage=tmp_path, max_iter=2).fit(da.from_array(X[::-1], chunks=(500, -1)))
+
+
+def test_nothing_else_in_the_storage_is_touched(threads, X, tmp_path):
+    for name in ("input", "labels", "centers", "sorted"):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "own.npy", X[:900])
+    new_model(threads, storage=tmp_path, max_iter=2).fit(tmp_path / "input")
+    assert {path.parent.name for path in tmp_path.glob("*/own.npy")} == {"input", "labels", "centers", "sorted"}
 
 
 DRIVER = """
@@ -248,7 +263,7 @@ def test_a_killed_driver_is_resumed(X, threads, processes, tmp_path):
     expected = bits(new_model(threads).fit(X))
     command = [sys.executable, "-c", DRIVER, processes.scheduler.address, str(tmp_path / "fit")]
     assert subprocess.run(command, check=False, env=os.environ).returncode == -signal.SIGKILL
-    assert (tmp_path / "fit" / "centers" / "000003.safetensors").exists()
+    assert (tmp_path / "fit" / FIT / "centers" / "000003.safetensors").exists()
     assert bits(new_model(processes, storage=tmp_path / "fit").fit(X)) == expected
 
 
@@ -295,7 +310,7 @@ def test_bad_shards(shards, threads, damage, message, tmp_path):
     damage(shards / "1.npy")
     with pytest.raises(ValueError, match=message):
         new_model(threads, storage=tmp_path / "fit").fit(shards)
-    assert not (tmp_path / "fit" / "centers").exists()  # nothing that could be taken for a fit
+    assert not (tmp_path / "fit" / FIT / "centers").exists()  # nothing that could be taken for a fit
 
 
 def test_a_shard_that_vanishes(shards, threads, monkeypatch):

@@ -36,17 +36,14 @@ def run(command):
     assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
-def follow(page, smaller=None):
+def follow(page):
     """Do what a page says, one example after the other; the names that its Python has in the end.
 
-    ``smaller`` are words of its Python to replace, so that it takes less time. Commands of pages that speak of the
-    reader's own files are tested in test_cli.py and test_retrieval.py.
+    Commands of pages that speak of the reader's own files are tested in test_cli.py and test_retrieval.py.
     """
     names = {}
     for language, text in blocks(page):
         if language == "python":
-            for word, other in (smaller or {}).items():
-                text = text.replace(word, other)
             exec(text, names)
         elif (page.parent.name == "start" or page.name == "README.md") and os.name == "posix":
             for command in commands(text):
@@ -147,10 +144,9 @@ def test_the_examples_about_baselines_print_what_they_say(capsys):
 
 
 def test_the_example_about_features_runs(place, capsys):
-    """With fewer words than photos of one's own would have."""
     save_photos(place / "photos" / "below")
     (place / "photos" / "broken.jpg").write_text("no image")  # the last one
-    names = follow(DOCS / "features.md", {"10_000": "100"})
+    names = follow(DOCS / "features.md")
     first, last = names["features"].offsets[7:9]
     assert last > first
     assert len(names["words"]) == names["features"].offsets[-1]

@@ -524,10 +524,10 @@ def test_fit_keeps_what_the_explorer_shows(files):
 
 def test_only_this_machine_without_a_token():
     for host in ("127.0.0.1", "localhost", "::1"):
-        assert access(host)["token"] is None
+        assert access(host, host)["token"] is None
     for host in ("0.0.0.0", "192.0.2.7", "::"):
-        assert len(access(host)["token"]) > 16
-    assert access("192.0.2.7")["hosts"] >= {"192.0.2.7", "localhost"}
+        assert len(access(host, host)["token"]) > 16
+    assert access("MyBox", "192.0.2.7")["hosts"] >= {"192.0.2.7", "mybox", "localhost"}
 
 
 def test_a_port_that_is_in_use():

@@ -353,13 +353,14 @@ def test_a_hundred_queries_are_queued_and_pages_still_come(catalog, searches, mo
         asked = [asyncio.create_task(status(f"/query?image={i % 12}")) for i in range(100)]
         await asyncio.sleep(0.05)
         page = await asyncio.wait_for(status("/"), 30)
+        choice = await asyncio.wait_for(status("/query"), 30)
         picture = await asyncio.wait_for(status("/items/3/picture"), 30)
         waiting = sum(not task.done() for task in asked)
         go.set()
-        return page, picture, waiting, await asyncio.gather(*asked)
+        return page, choice, picture, waiting, await asyncio.gather(*asked)
 
-    page, picture, waiting, statuses = asyncio.run(everything())
-    assert (page, picture, waiting) == (200, 200, 100)
+    page, choice, picture, waiting, statuses = asyncio.run(everything())
+    assert (page, choice, picture, waiting) == (200, 200, 200, 100)
     assert statuses == [200] * 100
     assert most == query_pages.SEARCH_THREADS
 
@@ -390,6 +391,7 @@ def test_the_token(catalog):
     assert (let_in.status_code, let_in.headers["location"]) == (303, "?page=1")
     assert all(part in let_in.headers["set-cookie"].lower() for part in ("httponly", "samesite=strict"))
     assert client.get("/").status_code == 200  # by the cookie
+    assert "secret" not in client.get("/?token=secret").text  # links may be given to others
     assert TestClient(app, cookies={"closure-kmeans-token": "wrong"}).get("/").status_code == 403
 
 
@@ -438,6 +440,14 @@ def test_a_mistake_of_ours_shows_no_trace(catalog, monkeypatch):
     assert answer.status_code == 500
     assert "secret" not in answer.text
     assert "Traceback" not in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 18, "-1", "1.5", "%d9%a1", "1e3"])
+def test_numbers_of_nothing(client, number):
+    for path in ("/clusters/{}", "/items/{}/picture", "/index/{}/picture"):
+        assert client.get(path.format(number)).status_code == 404
+    assert client.get("/", params={"q": number}).status_code == 200
 
 
 PATHS = [

@@ -153,6 +153,13 @@ def test_it_is_resumed(X, tmp_path):
         model.set_params(memory_limit=limit(X, 4)).fit(X)
 
 
+def test_a_copy_of_a_memory_map(X, tmp_path):
+    np.save(tmp_path / "rows.npy", X)
+    copy = np.load(tmp_path / "rows.npy", mmap_mode="r").astype(np.float32)  # of the class of a map, without one
+    model = ClosureKMeans(100, memory_limit=limit(copy, 5), random_state=0, max_iter=2)
+    assert bits(model.fit(copy)) == bits(model.fit(np.array(copy)))
+
+
 def test_nothing_is_left_behind(X, tmp_path):
     def interrupt(_):
         assert not os.listdir(tmp_path)  # it has no name even while it is there

@@ -24,7 +24,7 @@ from benchmarks.scale import model
 from closure_kmeans import ClosureKMeans
 from closure_kmeans.distributed import DistributedClosureKMeans
 from closure_kmeans.distributed.cluster import Cluster, local_cluster
-from closure_kmeans.distributed.files import SharedFolder, shared_folder
+from closure_kmeans.distributed.files import FIT, SharedFolder, fit_folder
 from closure_kmeans.distributed.passes import labels_name
 from closure_kmeans.metrics import distortion
 
@@ -87,7 +87,7 @@ def on_cluster(path: Path, n_clusters: int, n_partitions: int, n_workers: int, s
             ).fit(path)
             seconds = time.perf_counter() - began
         X = np.load(path, mmap_mode="r")
-        replicas = count_replicas(shared_folder(str(folder)), n_partitions) / n_clusters
+        replicas = count_replicas(fit_folder(folder), n_partitions) / n_clusters
         wire = [after[1] - before[1] for before, after in pairwise(marks)]
         steps = [after[0] - before[0] for before, after in pairwise(marks)]
         return facts_of(fitted, X, seconds) | {
@@ -96,7 +96,7 @@ def on_cluster(path: Path, n_clusters: int, n_partitions: int, n_workers: int, s
             "wire_bytes_in_the_end": wire[-1],
             "replicas": replicas,
             "sums_bytes": model.sums_bytes(replicas * n_clusters, X.shape[1]),
-            "centers_bytes": max(file.stat().st_size for file in (folder / "centers").iterdir()),
+            "centers_bytes": max(file.stat().st_size for file in (folder / FIT / "centers").iterdir()),
             "entered": count_entered(folder) / n_clusters,
         }
     finally:
@@ -111,7 +111,7 @@ def count_replicas(folder: SharedFolder, n_partitions: int) -> int:
 
 def count_entered(folder: Path) -> int:
     """Pairs of cluster and partition that its centre is entered into."""
-    shared = shared_folder(str(folder))
+    shared = fit_folder(folder)
     arrays, _ = shared.map_tensors(shared.list("centers")[-1], "centers")
     return len(arrays["near"])
 

@@ -68,20 +68,26 @@ def cluster_by_closures(
     """
     advance = partial(take_step, points, reassign=partial(reassign or assign_and_update, max_size=max_size))
     spare: list[NDArray[Any]] = []  # memory of centres, used again: with many clusters new memory costs a lot
+    too_large = False
 
     def step(state: Clustering) -> Step:
+        nonlocal too_large
         ahead = state.clusters
         if extrapolate:
             ahead = extrapolated(state.clusters, state.previous, len(state.labels), threads, spare)
         outcome = advance(state, ahead, neighborhoods.partitions(), hartigan, threads, spare)
         improved = outcome.state
         if extrapolate:
-            if state.previous is not None:
+            if state.previous is not None and state.previous is not state.clusters.centers:
                 spare.append(state.previous)
             improved = improved._replace(previous=state.clusters.centers)
         if max_size is not None:
+            too_large = bool((improved.clusters.sizes > max_size).any())
             improved = improved._replace(clusters=adapt_penalties(improved.clusters, max_size))
         return outcome._replace(state=improved)
+
+    def expand(fall: float, settled: bool, accuracy: float | None) -> bool:
+        return neighborhoods.expand(fall, settled, accuracy) or too_large  # then the penalties have yet to act
 
     return alternate(
         state,
@@ -91,7 +97,7 @@ def cluster_by_closures(
         tol=tol,
         measure_accuracy=measure_accuracy,
         on_iteration=on_iteration,
-        expand=neighborhoods.expand,
+        expand=expand,
     )
 
 

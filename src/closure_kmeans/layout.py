@@ -291,7 +291,7 @@ def refine_layout(
 
 def forget(array: Any) -> None:
     """Give the pages of a memory map back: what is on disk need not stay in memory."""
-    while array is not None and not hasattr(array, "_mmap"):
+    while array is not None and getattr(array, "_mmap", None) is None:  # a copy of a map has none
         array = getattr(array, "base", None)
     if array is not None and array.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):  # a private copy would be lost
         array._mmap.madvise(mmap.MADV_DONTNEED)

@@ -99,7 +99,7 @@ def explore(
     MODEL is what fit has written. Without anything, the embedded data is clustered and shown. The page is on this
     machine only.
     """
-    _need_extra()
+    _check_call(model, vectors=vectors, labels=labels, images=images, metadata=metadata, name=name)
     from closure_kmeans.explorer.app import make_app
     from closure_kmeans.explorer.fit import fit_of_checkpoint, fit_of_model
     from closure_kmeans.explorer.server import access, address, bind, serve
@@ -108,8 +108,8 @@ def explore(
     if model is not None or (index_file is None and checkpoint is None):
         catalog = _open_catalog(model, vectors, labels, images, metadata, name, threads, quiet)
     shown = None if catalog is None else fit_of_model(catalog.model)
-    allowed = access(host)
     listening = bind(host, port)
+    allowed = access(host, listening.getsockname()[0])
     with listening, tempfile.TemporaryDirectory(prefix="closure-kmeans-") as folder:
         searches = None if index_file is None else _open_index(index_file, Path(folder))
         app = make_app(
@@ -166,7 +166,7 @@ def report(
 
     It holds everything that it shows, and loads nothing. Without MODEL it is about the embedded data.
     """
-    _need_extra()
+    _check_call(model, vectors=vectors, labels=labels, images=images, metadata=metadata, name=name)
     from closure_kmeans.explorer.report import write_report
 
     catalog = _open_catalog(model, vectors, labels, images, metadata, name, threads, quiet)
@@ -177,9 +177,12 @@ def report(
         click.echo(f"written: {output}")
 
 
-def _need_extra() -> None:
+def _check_call(model: str | None, **about_items: str | None) -> None:
     for needed in ("starlette", "uvicorn", "jinja2"):
         library(needed, "explore", "the explorer")
+    given = [f"--{name}" for name, value in about_items.items() if value is not None]
+    if model is None and given:
+        raise click.UsageError(f"{', '.join(given)} must come with MODEL")
 
 
 def _open_catalog(

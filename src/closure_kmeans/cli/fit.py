@@ -36,7 +36,7 @@ from closure_kmeans.cli.common import (
 from closure_kmeans.cli.doctor import kernels_are_compiled
 from closure_kmeans.cli.progress import Progress, clock
 from closure_kmeans.distributed import DistributedClosureKMeans
-from closure_kmeans.distributed.files import shared_folder
+from closure_kmeans.distributed.files import fit_folder
 from closure_kmeans.distributed.sources import describe_file, list_files
 from closure_kmeans.vectors import Vectors, open_vectors
 
@@ -200,7 +200,7 @@ def _check_distributed(context: click.Context, paper: bool, storage: str | None,
         raise click.UsageError(f"--{option} is for fits on one machine, without --dask")
     if resume and storage is None:
         raise click.UsageError("--resume needs --storage: where the fit is")
-    if storage is not None and not resume and shared_folder(storage).list("centers"):
+    if storage is not None and not resume and fit_folder(storage).list("centers"):
         raise click.UsageError(f"'{storage}' holds a fit: add --resume to go on with it, or remove the folder")
 
 

@@ -171,7 +171,10 @@ def index(
 @click.option("--rerank", is_flag=True, help="Verify the best 200 by where their words are.")
 @click.option("--verify", type=click.IntRange(1), default=200, show_default=True, help="How many --rerank verifies.")
 @click.option(
-    "--dof", type=click.IntRange(3, 4), default=4, show_default=True, help="3: without rotation; 4: with rotation."
+    "--dof",
+    type=click.IntRange(3, 5),
+    show_default="as the regions need",
+    help="3: without rotation; 4: with rotation; 5: by the ellipses of regions.",
 )
 @click.option(
     "--verifier", type=click.Choice(["matches", "opencv"]), default="matches", show_default=True, help="Who verifies."
@@ -189,7 +192,7 @@ def query(
     nearest: int | None,
     rerank: bool,
     verify: int,
-    dof: int,
+    dof: int | None,
     verifier: str,
     montage: str | None,
     matches: str | None,
@@ -406,5 +409,9 @@ def _draw(
     if montage is not None:
         save_picture(montage, draw_results(index, image, results, box))
     others = [result for result in results if index.path_of(result.image) != image.resolve()]
-    if matches is not None and others:
+    if matches is None:
+        return
+    if others:
         save_picture(matches, draw_matches(index, image, asked, others[0], verification))
+    else:
+        click.echo("Warning: there is no other photo to draw lines to", err=True)

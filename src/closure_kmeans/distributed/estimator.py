@@ -22,14 +22,14 @@ from closure_kmeans.base import Outcome, Recorder, fitted_attributes
 from closure_kmeans.checkpoint import digest
 from closure_kmeans.distributed.cluster import Cluster, connect
 from closure_kmeans.distributed.driver import Driver
-from closure_kmeans.distributed.files import SharedFolder, shared_folder
+from closure_kmeans.distributed.files import SharedFolder, fit_folder, shared_folder
 from closure_kmeans.distributed.layout import count_partitions, lay_out
 from closure_kmeans.distributed.passes import read_layout
 from closure_kmeans.distributed.sources import Source, open_source
 from closure_kmeans.estimator import ClosureKMeans
 from closure_kmeans.iteration import Clustering, Iteration, alternate
 from closure_kmeans.neighborhoods import FreshNeighborhoods
-from closure_kmeans.points import as_numbers, unit_rows
+from closure_kmeans.points import as_numbers, precision, unit_rows
 from closure_kmeans.storage import plain_parameters
 
 
@@ -180,7 +180,7 @@ verbose
     def _folder(self) -> Iterator[SharedFolder]:
         """Where the fit has its files."""
         if self.storage is not None:
-            yield shared_folder(os.fspath(self.storage), self.storage_options)
+            yield fit_folder(self.storage, self.storage_options)
             return
         with tempfile.TemporaryDirectory(prefix="closure-kmeans-") as folder:
             yield shared_folder(folder)
@@ -226,7 +226,8 @@ verbose
             raise ValueError(
                 f"n_clusters must be at most the number of rows, got n_clusters={self.n_clusters}, n_samples={n_points}"
             )
-        row_bytes = source.width * source.dtype.itemsize
+        held = np.dtype(precision(source.dtype)) if self._spherical else source.dtype
+        row_bytes = source.width * held.itemsize
         n_partitions = self.n_partitions or count_partitions(n_points, row_bytes)
         if n_partitions > n_points:
             raise ValueError(f"n_partitions must be at most the number of rows, {n_points}, got {n_partitions}")

@@ -6,6 +6,7 @@ the same bytes. So what is read elsewhere may be kept there, and is mapped into 
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
 from closure_kmeans.vectors.binary import map_npy, write_npy
 
 PURPOSE = "a distributed fit"
+# The folder of a fit in a place of the user, where nothing else is touched.
+FIT = "closure-kmeans-fit"
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class SharedFolder:
     """A folder or a URL, and the settings of its file system (``storage_options``)."""
 
     url: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict, repr=False)  # they may hold secrets
+    token: str = ""  # so that copies are not taken for those of another fit in the same place
 
     def place(self) -> tuple[Any, str]:
         """The file system, and the path in it."""
@@ -71,20 +75,21 @@ class SharedFolder:
     def list(self, folder: str) -> list[str]:
         """The names of the files in a folder, in order."""
         files, root = self.place()
+        files.invalidate_cache()
         if not files.exists(f"{root}/{folder}"):
             return []
-        files.invalidate_cache()
         found = [path.rpartition("/")[2] for path in files.ls(f"{root}/{folder}", detail=False)]
         return sorted(f"{folder}/{name}" for name in found if not name.startswith("."))
 
     def remove(self, name: str) -> None:
         """Remove a file or a folder, if it is there."""
         files, root = self.place()
+        files.invalidate_cache()
         if files.exists(f"{root}/{name}"):
             files.rm(f"{root}/{name}", recursive=True)
 
     def _copies(self) -> Path:
-        return _scratch() / self.url.replace("/", "_")
+        return _scratch() / f"{self.url.replace('/', '_')}-{self.token}"
 
     # -- arrays --------------------------------------------------------------------------------------------------------
 
@@ -120,11 +125,17 @@ class SharedFolder:
 def shared_folder(url: str, options: dict[str, Any] | None = None) -> SharedFolder:
     """A folder by its full name: workers may run elsewhere."""
     files, path = SharedFolder(url, options or {}).place()
-    return SharedFolder(files.unstrip_protocol(path), options or {})
+    return SharedFolder(files.unstrip_protocol(path), options or {}, uuid4().hex[:8])
+
+
+def fit_folder(storage: str | os.PathLike[str], options: dict[str, Any] | None = None) -> SharedFolder:
+    """Where a fit has its files, in a place of the user."""
+    return shared_folder(f"{os.fspath(storage).rstrip('/')}/{FIT}", options)
 
 
 def _is_local(files: Any) -> bool:
-    return "file" in files.protocol
+    protocols = (files.protocol,) if isinstance(files.protocol, str) else files.protocol
+    return "file" in protocols
 
 
 def _scratch() -> Path:

@@ -252,7 +252,7 @@ def read_clusters(
     if told.ahead:
         before, _ = folder.map_tensors(centers_name(told.centers - 1), "centers")
         centers += (centers - before["centers"][touched]) * reach_of(sizes).astype(centers.dtype)[:, np.newaxis]
-        folder.drop_copy(centers_name(told.centers - 2))
+    folder.drop_copy(centers_name(told.centers - 2))
     norms, errors, penalties = (arrays[name][touched] for name in ("norms", "errors", "penalties"))
     return Clusters(centers, norms, sizes, errors, penalties)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,7 +97,7 @@ def open_source(X: Any, column: str | None, options: dict[str, Any], folder: Sha
         source = Source(found[0].width, np.dtype(found[0].dtype), identity, lambda: shards)
     else:
         rows: Any = open_vectors(X if hasattr(X, "shape") else np.asarray(X))
-        identity = f"{X.shape} in chunks {X.chunks}" if is_dask(X) else f"{rows.shape} {sample_digest(rows)}"
+        identity = identify_dask(X, cluster) if is_dask(X) else f"{rows.shape} {sample_digest(rows)}"
         source = Source(rows.shape[1], np.dtype(rows.dtype), identity, partial(write_input, X, rows, folder, cluster))
     if source.dtype not in check.DTYPES:
         allowed = ", ".join(np.dtype(dtype).name for dtype in check.DTYPES)
@@ -109,6 +110,19 @@ def is_dask(X: Any) -> bool:
     return hasattr(X, "dask") and hasattr(X, "to_delayed")
 
 
+def identify_dask(X: Any, cluster: Cluster) -> str:
+    """A name for a Dask array, by its shape and by the ends of its first and its last block."""
+    blocks = X.rechunk({1: -1}).to_delayed()[:, 0]
+    ends = cluster.run_delayed("looking at the rows", digest_ends, [blocks[0], blocks[-1]], [("first",), ("last",)])
+    return f"{X.shape} in chunks {X.chunks} {' '.join(ends)}"
+
+
+def digest_ends(block: Any, _place: str) -> str:
+    """A task: a name for the first and the last row of a block."""
+    rows = np.asarray(block)
+    return digest(np.concatenate([rows[:1], rows[-1:]])) if len(rows) > 0 else ""
+
+
 def list_files(url: str, column: str | None, options: dict[str, Any]) -> list[VectorFile]:
     """The file at a path or URL, or the files in it, in the order of their names."""
     whole = shared_folder(url.rstrip("/"), options)
@@ -117,7 +131,7 @@ def list_files(url: str, column: str | None, options: dict[str, Any]) -> list[Ve
         raise FileNotFoundError(f"X must be a path of vectors, but there is nothing at '{url}'")
     if path.endswith(".zarr") or not files.isdir(path):
         parent, _, name = whole.url.rpartition("/")
-        return [VectorFile(SharedFolder(parent, whole.options), name, column)]
+        return [VectorFile(replace(whole, url=parent), name, column)]
     names = sorted(entry.rpartition("/")[2] for entry in files.ls(path, detail=False))
     names = [name for name in names if name[0] != "." and Path(name).suffix.lower() in SUFFIXES]
     kinds = sorted({Path(name).suffix.lower() for name in names})
@@ -159,13 +173,13 @@ def write_input(X: Any, rows: Any, folder: SharedFolder, cluster: Cluster) -> li
     folder.remove(INPUT)
     if is_dask(X):
         blocks = X.rechunk({1: -1}).to_delayed()[:, 0].tolist()
-        arguments = [(folder, f"{i:06}.npy") for i in range(len(blocks))]
+        arguments = [(f"{i:06}.npy", folder) for i in range(len(blocks))]
         written = cluster.run_delayed("writing the rows", save_block, blocks, arguments)
     else:
         size = max(1, SHARD_BYTES // (rows.shape[1] * rows.dtype.itemsize))
         blocks = blocks_of(rows.shape[0], size)
-        written = [save_block(rows[block], folder, f"{block.start:012}.npy") for block in blocks]
-    place = SharedFolder(f"{folder.url}/{INPUT}", folder.options)
+        written = [save_block(rows[block], f"{block.start:012}.npy", folder) for block in blocks]
+    place = replace(folder, url=f"{folder.url}/{INPUT}")
     names = [name for name in written if name is not None]
     if not names:
         raise ValueError("X must have rows, but has none")
@@ -173,7 +187,7 @@ def write_input(X: Any, rows: Any, folder: SharedFolder, cluster: Cluster) -> li
     return shards
 
 
-def save_block(block: Any, folder: SharedFolder, name: str) -> str | None:
+def save_block(block: Any, name: str, folder: SharedFolder) -> str | None:
     """A task: write a block of rows, if it has any; its name."""
     rows = np.ascontiguousarray(block)
     if len(rows) == 0:

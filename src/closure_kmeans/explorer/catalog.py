@@ -146,9 +146,10 @@ class Catalog:
         A text is the number of a cluster, or part of what is known of one of its items.
         """
         order = self.order(measure)
-        keep = self.sizes >= least
+        sizes = np.rint(self.sizes)  # weights may be fractions: as the histogram counts them
+        keep = sizes >= least
         if most is not None:
-            keep &= self.sizes <= most
+            keep &= sizes <= most
         if text:
             keep &= self._matching(text)
         found = order[keep[order]]
@@ -157,7 +158,7 @@ class Catalog:
     def _matching(self, text: str) -> NDArray[np.bool_]:
         matching = np.zeros(self.n_clusters, bool)
         number = text.removeprefix("#")
-        if number.isascii() and number.isdigit() and int(number) < self.n_clusters:
+        if number.isascii() and number.isdigit() and len(number) < 19 and int(number) < self.n_clusters:
             matching[int(number)] = True
         if self.metadata is not None and self.labels is not None:
             matching[self.labels[self.metadata.search(text)]] = True

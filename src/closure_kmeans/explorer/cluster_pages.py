@@ -31,11 +31,11 @@ class ClusterPages:
         """Their addresses."""
         return [
             Route("/", self.clusters),
-            Route("/clusters/{cluster:int}", self.cluster),
-            Route("/clusters/{cluster:int}/glance", self.glance),
-            Route("/clusters/{cluster:int}/picture", self.center_picture),
-            Route("/items/{item:int}", self.item),
-            Route("/items/{item:int}/picture", self.item_picture),
+            Route("/clusters/{cluster}", self.cluster),
+            Route("/clusters/{cluster}/glance", self.glance),
+            Route("/clusters/{cluster}/picture", self.center_picture),
+            Route("/items/{item}", self.item),
+            Route("/items/{item}/picture", self.item_picture),
             Route("/map", self.map),
             Route("/map.bin", self.map_data),
         ]
@@ -43,7 +43,7 @@ class ClusterPages:
     def clusters(self, request: Request) -> Response:
         """All clusters: sorted, filtered, page by page."""
         catalog, params = self._catalog, Params(request.query_params)
-        largest = int(catalog.sizes.max())
+        largest = round(float(catalog.sizes.max()))
         asked: dict[str, Any] = {
             "sort": params.choice("sort", catalog.measures),
             "order": params.choice("order", ["descending", "ascending"]),

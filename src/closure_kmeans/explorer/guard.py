@@ -14,7 +14,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 COOKIE = "closure-kmeans-token"
 # Everything comes from the server itself, and nothing is run or styled that is written into a page.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS = {

@@ -139,10 +139,11 @@ class Metadata:
 def _read_csv(path: Path) -> Any:
     """All columns as the texts that they are: 007 is no 7."""
     arrow, csv = (library(name, "explore", "metadata") for name in ("pyarrow", "pyarrow.csv"))
-    with csv.open_csv(path) as file:
+    lines = csv.ParseOptions(newlines_in_values=True)
+    with csv.open_csv(path, parse_options=lines) as file:
         names = file.schema.names
     texts = csv.ConvertOptions(column_types=dict.fromkeys(names, arrow.string()), strings_can_be_null=False)
-    return csv.read_csv(path, convert_options=texts)
+    return csv.read_csv(path, parse_options=lines, convert_options=texts)
 
 
 def _read_parquet(path: Path) -> Any:

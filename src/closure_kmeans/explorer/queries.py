@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans.retrieval.evaluation import Box
-from closure_kmeans.retrieval.verification import CIRCLES, Verification, align
+from closure_kmeans.retrieval.verification import align
 
 if TYPE_CHECKING:
     from closure_kmeans.retrieval import ImageIndex, Query, Result
@@ -141,8 +141,7 @@ class Searches:
     def match(self, question: Question, image: int) -> Match:
         """Which regions of a question's image are in the right place in an image of the index."""
         here, there = self._query(question).places, self.index.places_of(image)
-        settings = Verification(dof=4 if here.keypoints.shape[1] == CIRCLES else 5)
-        pairs = align(here, there, settings).pairs
+        pairs = align(here, there).pairs
         lines = np.hstack([here.keypoints[pairs[:, 0], :2], there.keypoints[pairs[:, 1], :2]])
         return Match(
             (

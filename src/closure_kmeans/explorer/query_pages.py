@@ -6,7 +6,7 @@ from typing import Any
 
 from anyio import CapacityLimiter, to_thread
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -35,12 +35,14 @@ class QueryPages:
             Route("/query/match", self.match),
             Route("/uploads", self.receive, methods=["POST"]),
             Route("/uploads/{key}/picture", self.upload_picture),
-            Route("/index/{image:int}/picture", self.index_picture),
+            Route("/index/{image}/picture", self.index_picture),
         ]
 
     async def query(self, request: Request) -> Response:
         """A query and its ranking, or the images of the index to choose from."""
-        return await to_thread.run_sync(self._answer, request, limiter=self._searching)
+        params = Params(request.query_params)
+        searching = self._searching if params.has("image") or params.has("upload") else None
+        return await to_thread.run_sync(self._answer, request, limiter=searching)
 
     def _answer(self, request: Request) -> Response:
         searches, params = self._searches, Params(request.query_params)
@@ -115,6 +117,10 @@ class QueryPages:
             upload.path.unlink(missing_ok=True)
             if isinstance(error, ValueError):  # no image
                 raise HTTPException(415, str(error)) from error
+            if isinstance(error, ClientDisconnect):
+                raise HTTPException(400, "the photo did not come whole") from error
+            if isinstance(error, OSError):
+                raise HTTPException(507, f"the photo cannot be kept: {error.strerror or error}") from error
             raise
         return JSONResponse({"upload": upload.key}, 201)
 

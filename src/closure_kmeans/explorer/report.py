@@ -57,7 +57,7 @@ def write_report(
         make_environment()
         .get_template("report.html")
         .render(
-            style=Markup((files("closure_kmeans.explorer") / "static" / STYLE).read_text()),
+            style=Markup((files("closure_kmeans.explorer") / "static" / STYLE).read_text("utf-8")),
             catalog=catalog,
             cards=[_card(catalog, cluster, show) for cluster in clusters],
             histogram=charts.draw_histogram(catalog.sizes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import secrets
 import socket
 import threading
@@ -22,18 +23,22 @@ USUAL_PORT = 8643
 EVERYWHERE = ("0.0.0.0", "::", "")
 
 
-def access(host: str) -> dict[str, Any]:
-    """Who may ask a server at an address, as ``make_app`` takes it: this machine, or whoever has the token."""
+def access(host: str, bound: str) -> dict[str, Any]:
+    """Who may ask a server at an address, as ``make_app`` takes it: this machine, or whoever has the token.
+
+    A host is called as the user did, or by the address that it was ``bound`` to.
+    """
     if host in ("localhost", "127.0.0.1", "::1"):
         return {"hosts": LOOPBACK, "token": None}
-    named = f"[{host}]" if ":" in host else host.lower()
-    return {"hosts": None if host in EVERYWHERE else LOOPBACK | {named}, "token": secrets.token_urlsafe(16)}
+    names = {(f"[{name}]" if ":" in name else name).lower() for name in (host, bound)}
+    return {"hosts": None if host in EVERYWHERE else LOOPBACK | names, "token": secrets.token_urlsafe(16)}
 
 
 def bind(host: str, port: int | None) -> socket.socket:
     """A socket at a port; without one, at the usual port or else any that is free."""
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if os.name == "posix":  # elsewhere two programs could then have one port
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     wanted = USUAL_PORT if port is None else port
     try:
         try:

@@ -15,10 +15,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from closure_kmeans.explorer.guard import HEADERS
 from closure_kmeans.explorer.params import Params
 from closure_kmeans.explorer.pictures import LARGE, SMALL, Encoded, missing, picture_of_file
 from closure_kmeans.explorer.rendering import make_environment, pages, plural
 
+# A number in an address has fewer digits.
+MOST_DIGITS = 19
 # Threads that decode pictures: pages have others, and never wait for them.
 PICTURE_THREADS = 4
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -40,9 +43,10 @@ class Site:
 
     def page(self, request: Request, template: str, status: int = 200, /, **context: Any) -> Response:
         """A template, filled in. It knows in which part of the site it is, and makes links to itself."""
-        here = request.url.path.split("/")[1]
+        here = request.scope["path"].strip("/").partition("/")[0]
         text = self._environment.get_template(template).render(here=here, link=partial(link, request), **context)
-        return HTMLResponse(text, status, {"cache-control": "no-cache"})
+        # Names of files need not be texts.
+        return HTMLResponse(text.encode("utf-8", "replace"), status, {"cache-control": "no-cache"})
 
     async def picture(self, request: Request, small: Callable[[], Encoded], large: Callable[[], Encoded]) -> Response:
         """A picture of the size that is asked for; one that is gone or damaged leaves a sign in its place."""
@@ -66,9 +70,13 @@ class Site:
     async def explain(self, request: Request, error: Exception) -> Response:
         """The page for a request that cannot be answered."""
         status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "")
+        response: Response
         if request.method != "GET":
-            return JSONResponse({"error": detail}, status)
-        return self.page(request, "error.html", status, status=status, detail=detail)
+            response = JSONResponse({"error": detail}, status)
+        else:
+            response = self.page(request, "error.html", status, status=status, detail=detail)
+        response.headers.update(HEADERS)  # what went wrong by a fault of ours is answered outside of the guard
+        return response
 
 
 def picture_response(encoded: Encoded) -> Response:
@@ -78,14 +86,14 @@ def picture_response(encoded: Encoded) -> Response:
 
 def link(request: Request, /, **changes: Any) -> str:
     """The address of this page with some of its parameters changed, or left out by None."""
-    given = dict(request.query_params) | changes
+    given = {**request.query_params, **changes, "token": None}  # which is not for others
     return "?" + urlencode({name: value for name, value in given.items() if value is not None})
 
 
 def number_in(request: Request, name: str, n_things: int) -> int:
     """The number of a thing that there is, in the path of an address."""
-    number: int = request.path_params[name]
-    if number >= n_things:
+    text: str = request.path_params[name]
+    if not (text.isascii() and text.isdigit() and len(text) < MOST_DIGITS and int(text) < n_things):
         there = f"the last one is {n_things - 1:,}" if n_things else "there are none"
-        raise HTTPException(404, f"there is no {name} {number}: {there}")
-    return number
+        raise HTTPException(404, f"there is no such {name}: {there}")
+    return int(text)
