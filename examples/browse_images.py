@@ -6,8 +6,7 @@ A vector for every picture, clusters of pictures that are alike, and clusters of
 there is in a collection, on one page. The pictures here are scikit-learn's handwritten digits; with a folder of
 photos it is ``hog("photos")`` or ``gist("photos")``, or the vectors of an encoder of your own.
 
-Needs ``pip install '.[images,plot]'``. In a browser: ``closure-kmeans explore MODEL --vectors FILE --images
-FOLDER``.
+Needs ``pip install '.[images,plot]'``. To browse: ``closure-kmeans explore MODEL --vectors X --images FOLDER``.
 """
 
 import matplotlib.pyplot as plt

@@ -357,9 +357,8 @@ def end_the_worker():
 
 @pytest.mark.slow
 def test_a_worker_that_keeps_dying(X):
-    da = pytest.importorskip("dask.array")
     block = da.from_delayed(dask.delayed(end_the_worker)(), (10, 128), np.uint8)
-    rows = da.concatenate([da.from_array(X[:100]), block])
+    rows = da.concatenate([da.from_array(X[:100]), block, da.from_array(X[100:200])])
     with dask.config.set({"distributed.scheduler.allowed-failures": 1}), local_cluster(1) as cluster:
         message = r"writing the rows: .* ended its worker 2 times, and is given up"
         with pytest.raises(ChildProcessError, match=message):
