@@ -815,7 +815,7 @@ def test_evaluate(run, photos, tmp_path):
         (("query", "{made}", "{photos}/image000.png", "--box", "9,9"), 2, "four numbers"),
         (("query", "{made}", "{folder}/broken.png"), 1, "must be an image in one of"),
         (("query", "{folder}/broken.png", "{photos}/image000.png"), 1, "cannot be read as an index"),
-        (("query", "{made}", "{photos}/image000.png", "--rerank", "--dof", "5"), 2, "3<=x<=5"),
+        (("query", "{made}", "{photos}/image000.png", "--rerank", "--dof", "6"), 2, "3<=x<=5"),
         (("evaluate", "ukbench", "{photos}", "--subsets", "6"), 1, "whole groups of 4, got 6"),
         (("evaluate", "ukbench", "{photos}", "--subsets", "28"), 1, "subsets must have 1 to 24 images, got 28"),
         (("index", "{folder}", "-o", "{folder}/new.index", "--words", "10"), 1, "broken.png' must be an image"),

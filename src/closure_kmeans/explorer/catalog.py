@@ -152,7 +152,7 @@ class Catalog:
             keep &= sizes <= most
         if text:
             keep &= self._matching(text)
-        found = order[keep[order]]
+        found: NDArray[np.int64] = order[keep[order]]
         return found[::-1] if descending else found
 
     def _matching(self, text: str) -> NDArray[np.bool_]:
