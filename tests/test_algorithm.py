@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from closure_kmeans import ClosureKMeans, _parallel
 from closure_kmeans._parallel import Threads
-from closure_kmeans.closure import assign_and_update, assign_by_closures, take_step
+from closure_kmeans.closure import assign_and_update, assign_by_closures, begin, cluster_by_closures, take_step
 from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.initialize import draw_rows
@@ -106,6 +107,39 @@ def test_a_step_that_would_raise_the_distortion_is_redone_by_the_papers_rule(har
     np.testing.assert_array_equal(step.state.labels, expected)
     assert step.n_active == np.count_nonzero(expected != labels) > 0
     assert step.state.clusters.inertia < state.clusters.inertia
+
+
+@pytest.mark.parametrize("rejected", [{1, 2}, {3, 4}, set(range(3, 9))])
+def test_centers_stay_as_they_are_when_all_of_a_step_is_rejected(rejected):
+    """Their memory is used again, but not before its time. Calls are counted; a rejected step has two of them."""
+    rng = np.random.default_rng(0)
+    calls = count(1)
+
+    def reassign(points, *arguments, **options):
+        outcome = assign_and_update(points, *arguments, **options)
+        worse = np.inf if next(calls) in rejected else 0
+        return outcome._replace(clusters=outcome.clusters._replace(errors=outcome.clusters.errors + worse))
+
+    def check(step, accuracy, converged):
+        expected = update(points, step.state.labels.copy(), 5, threads)
+        np.testing.assert_array_equal(step.state.clusters.centers, expected.centers)
+
+    with Threads(1) as threads:
+        points, tree = arrange_points(load_sift()[:4000], np.ones(1), 5, None, rng, threads)
+        state = begin(points, np.repeat(np.arange(5, dtype=np.int32), np.diff(tree.starts)), 5, threads)
+        cluster_by_closures(
+            points,
+            state,
+            FreshNeighborhoods(partial(grow_leaves, points, rng, threads), 100, 4000, target_accuracy=1),
+            reassign=reassign,
+            hartigan=True,
+            extrapolate=True,
+            max_iter=8,
+            tol=-1,
+            measure_accuracy=lambda state: 0.0,  # so that it goes on, with larger leaves
+            on_iteration=check,
+            threads=threads,
+        )
 
 
 # -- equality with Lloyd (section 3.2, "Accuracy") -------------------------------------------------------------------

@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from closure_kmeans import ClosureKMeans, Iteration, base, closure
+from closure_kmeans import ClosureKMeans, Iteration, base, closure, recorder
 from closure_kmeans._parallel import Threads
 from closure_kmeans.baselines import (
     ApproximateKMeans,
@@ -292,7 +292,8 @@ def test_max_time(X, make):
 def test_max_time_does_not_take_the_set_up_for_an_iteration(X, monkeypatch):
     """The clock shows a set-up of 6 seconds and iterations of one."""
     times = chain([0.0], count(6.0))
-    monkeypatch.setattr(base, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    for module in (base, recorder):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     model = ClosureKMeans(50, max_time=9, tol=0).fit(X)
     assert [record.seconds for record in model.history_] == [6, 7, 8, 9]
     assert model.stopped_by_ == "max_time"

@@ -392,7 +392,7 @@ def test_the_token(catalog):
     assert all(part in let_in.headers["set-cookie"].lower() for part in ("httponly", "samesite=strict"))
     assert client.get("/").status_code == 200  # by the cookie
     assert "secret" not in client.get("/?token=secret").text  # links may be given to others
-    assert TestClient(app, cookies={"closure-kmeans-token": "wrong"}).get("/").status_code == 403
+    assert TestClient(app, cookies={"closure-kmeans-80": "wrong"}).get("/").status_code == 403
 
 
 def test_every_answer_has_the_policy(client):

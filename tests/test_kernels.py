@@ -438,14 +438,14 @@ def test_squared_distance():
 # -- search among cells of centres -----------------------------------------------------------------------------------
 
 
-def choose(row, middles, scores, slack, n_probes):
+def take(row, middles, scores, slack, n_probes):
     chosen = np.full(n_probes, -1, np.int32)
-    _kernels.choose_cells(row, middles, scores, slack, np.empty_like(scores), np.empty_like(scores), chosen)
+    _kernels.take_nearest(row, middles, scores, slack, np.empty_like(scores), np.empty_like(scores), chosen)
     return sorted(chosen)
 
 
 @given(st.integers(0, 9999), st.integers(1, 30), st.sampled_from([1, 100, 2000]), st.data())
-def test_choose_cells_where_rounding_could_decide(seed, n_cells, offset, data):
+def test_take_nearest_where_rounding_could_decide(seed, n_cells, offset, data):
     """Whole numbers have many equals; far from the origin, scores are rounded to multiples of the slack's size."""
     n_probes = data.draw(st.integers(1, n_cells), "n_probes")
     rng = np.random.default_rng(seed)
@@ -453,14 +453,14 @@ def test_choose_cells_where_rounding_could_decide(seed, n_cells, offset, data):
     norms = (middles**2).sum(axis=1)
     slack = np.float32(_kernels.SLACK * np.finfo(np.float32).eps) * (norms.max() + (row**2).sum())
     scores = norms - 2 * middles @ row + rng.uniform(-0.4, 0.4, n_cells).astype(np.float32) * slack
-    assert choose(row, middles, scores, slack, n_probes) == sorted(reference.choose_cells(row, middles, n_probes))
+    assert take(row, middles, scores, slack, n_probes) == sorted(reference.choose_cells(row, middles, n_probes))
 
 
-def test_choose_cells_at_the_edge_of_the_slack():
+def test_take_nearest_at_the_edge_of_the_slack():
     """The threshold less the slack, rounded, is the score of the first twenty."""
     scores, slack = np.repeat(np.float32([1e6 - 0.125, 1e6, 2e6]), [20, 1, 9]), np.float32(0.1)
     assert scores[0] == scores[20] - slack
-    assert choose(np.zeros(1, np.float32), np.sqrt(scores)[:, np.newaxis], scores, slack, 21) == list(range(21))
+    assert take(np.zeros(1, np.float32), np.sqrt(scores)[:, np.newaxis], scores, slack, 21) == list(range(21))
 
 
 def make_cells(rng, dtype, k=40, n_cells=7, d=3, whole=False, scale=1):
@@ -473,16 +473,36 @@ def make_cells(rng, dtype, k=40, n_cells=7, d=3, whole=False, scale=1):
     return Cells(np.zeros(d, dtype), centers, norms[0], members, starts, middles, norms[1])
 
 
+def search_cells(rows, cells, n_probes, parts=((0, 7),)):
+    """Labels and distances by the three kernels of the search, with ranges out of order, and cells in several parts."""
+    n = len(rows)
+    ranges = ((n - 1, n), (n // 9, n - 1), (0, n // 9))
+    chosen = np.full((n, n_probes), -1, np.int32)
+    for first, last in ranges:
+        _kernels.choose_cells(rows, cells, chosen, first, last)
+    for row, own in zip(rows, chosen, strict=True):
+        assert sorted(own) == sorted(reference.choose_cells(row, cells.middles, n_probes))
+    visits, starts = _kernels.group_by_label(chosen.ravel(), len(cells.middles))
+    best, second = np.empty((2, len(parts), n), rows.dtype)
+    choice = np.empty((len(parts), n), np.int32)
+    for part, (first, last) in enumerate(parts):
+        out = best[part], second[part], choice[part]
+        _kernels.visit_cells(rows, cells, visits // n_probes, starts, *out, first, last)
+    labels, distances = np.empty(n, np.int32), np.empty(n)
+    for first, last in ranges:
+        _kernels.settle_rows(rows, cells, chosen, best, second, choice, labels, distances, first, last)
+    return labels, distances
+
+
 @both_precisions
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("n_probes", [1, 3, 7])
-def test_search_cells(dtype, whole, n_probes):
+@pytest.mark.parametrize("parts", [((0, 7),), ((0, 2), (2, 6), (6, 7))])
+def test_search_cells(dtype, whole, n_probes, parts):
     rng = np.random.default_rng(0)
     cells = make_cells(rng, dtype, whole=whole)
     rows = (rng.integers(0, 4, (270, 3)) if whole else rng.normal(size=(270, 3))).astype(dtype)
-    labels, distances = np.empty(270, np.int32), np.empty(270)
-    for first, last in ((269, 270), (3, 269), (0, 3)):
-        _kernels.search_cells(rows, cells, n_probes, labels, distances, first, last)
+    labels, distances = search_cells(rows, cells, n_probes, parts)
     expected_labels, expected_distances = reference.search_cells(rows, cells, n_probes)
     np.testing.assert_array_equal(labels, expected_labels)
     np.testing.assert_allclose(distances, expected_distances, rtol=1e-12)
@@ -501,8 +521,7 @@ def test_search_several(dtype, whole, n_probes, n_nearest):
     expected_labels, expected_distances = reference.search_several(rows, cells, n_probes, n_nearest)
     np.testing.assert_array_equal(labels, expected_labels)
     np.testing.assert_allclose(distances, expected_distances, rtol=1e-12)
-    one_label, one_distance = np.empty(50, np.int32), np.empty(50)
-    _kernels.search_cells(rows, cells, n_probes, one_label, one_distance, 0, 50)
+    one_label, one_distance = search_cells(rows, cells, n_probes)
     np.testing.assert_array_equal(labels[:, 0], one_label)
     np.testing.assert_array_equal(distances[:, 0], one_distance)
 
@@ -521,9 +540,8 @@ def test_insert_nearest(pairs):
 def test_search_cells_where_products_overflow(value):
     cells = make_cells(np.random.default_rng(0), np.float32, scale=1000)
     rows = np.full((5, 3), value, np.float32)
-    labels, distances = np.empty(5, np.int32), np.empty(5)
     with np.errstate(over="ignore", invalid="ignore"):  # they are raised with the JIT off only
-        _kernels.search_cells(rows, cells, 2, labels, distances, 0, 5)
+        labels, _ = search_cells(rows, cells, 2)
     np.testing.assert_array_equal(labels, reference.search_cells(rows, cells, 2)[0])
 
 

@@ -116,6 +116,9 @@ def test_rows_without_a_direction(X):
         model.fit(zero)
     with pytest.raises(ValueError, match="but row 17 is zero"):
         model.fit(X).predict(zero)
+    late = np.concatenate([X, zero])  # read some rows at a time
+    with pytest.raises(ValueError, match=f"but row {len(X) + 17} is zero"):
+        ClosureKMeans(10, metric="cosine", memory_limit="16MB", random_state=0).fit(late)
     with pytest.raises(ValueError, match=r"rows of init must have a direction .* but row 3 is zero"):
         model.set_params(init=zero[14:24]).fit(X)
     with pytest.raises(ValueError, match="metric must be one of 'euclidean', 'cosine', got 'l1'"):

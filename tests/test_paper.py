@@ -10,6 +10,7 @@ pytest.importorskip("benchmarks", reason="the benchmarks are not part of the sou
 
 from benchmarks import data, images
 from benchmarks.job import Job, perform
+from benchmarks.paper import measure
 from benchmarks.paper.__main__ import main, run_experiment
 from benchmarks.paper.measure import MEASUREMENTS
 from benchmarks.paper.plan import NAMES, PROFILES, Measurement, Panel, read_experiment
@@ -56,8 +57,8 @@ def test_finished_runs_are_not_redone(tmp_path, monkeypatch):
     experiment, rows, path = run_tiny("coverage", tmp_path)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))  # interrupted before the last
     again = []
-    measure = MEASUREMENTS["coverage"]
-    monkeypatch.setitem(MEASUREMENTS, "coverage", lambda job: again.append(job.label) or measure(job))
+    once = MEASUREMENTS["coverage"]
+    monkeypatch.setitem(MEASUREMENTS, "coverage", lambda job: again.append(job.label) or once(job))
     resumed = run_experiment(experiment, path, experiment.jobs(2))
     assert again == [experiment.curves[-1].label]
     assert [row["curve"] for row in resumed] == [row["curve"] for row in rows]
@@ -126,6 +127,30 @@ def test_larger_neighborhoods_cover_more(tmp_path):
         sizes, shares, *_ = zip(*row["curve"], strict=True)
         assert sorted(sizes) == list(sizes)
         assert shares[-1] > shares[0]
+
+
+def test_coverage_counts_the_points_that_leave(tmp_path, monkeypatch):
+    """The closures are those of the labels before, in trees of as many dimensions as the curve says."""
+    seen = []
+
+    def observe(labels, new_labels, partitions):
+        seen.append((labels, new_labels))
+        return coverage(labels, new_labels, partitions)
+
+    def grow(points, *arguments):
+        widths.add(points.coordinates.shape[1])
+        return grow_leaves(points, *arguments)
+
+    coverage, grow_leaves, widths = measure.metrics.coverage, measure.grow_leaves, set()
+    monkeypatch.setattr(measure.metrics, "coverage", observe)
+    monkeypatch.setattr(measure, "grow_leaves", grow)
+    experiment, *_ = run_tiny("coverage", tmp_path)
+    assert widths == {384, 16}
+    before, centers = measure.common_start(*measure.start_of(experiment.jobs(2)[0]))
+    after, _ = measure.metrics.exact_labels(data.load("gist", 600, None), centers)
+    expected = sorted(zip(before, after, strict=True))
+    for labels, new_labels in seen:
+        assert sorted(zip(labels, new_labels, strict=True)) == expected
 
 
 def test_all_candidates_are_exact(tmp_path):

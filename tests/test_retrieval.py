@@ -253,6 +253,7 @@ def test_root_bytes_are_scaled_root_sift(collection):
     shares = collection.descriptors / collection.descriptors.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(root_bytes(collection.descriptors), np.minimum(512 * np.sqrt(shares), 255), atol=0.51)
     assert root_bytes(collection.descriptors).dtype == np.uint8
+    assert not root_bytes(np.zeros((2, 128), np.uint8)).any()
 
 
 @pytest.mark.parametrize("method", ["closure", "paper", "akm", "rakm", "hkm", "lloyd", "canopy"])
@@ -751,7 +752,7 @@ def test_hierarchical_and_soft_indexes(run, photos, tmp_path):
 
 
 def test_the_methods_are_those_of_the_library():
-    assert set(cli.retrieval.METHODS) == set(METHODS)
+    assert set(cli.photos.METHODS) == set(METHODS)
 
 
 def test_add_and_remove(run, made, photos, tmp_path):

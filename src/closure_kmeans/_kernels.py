@@ -1,4 +1,4 @@
-"""Every compiled function, and nothing else.
+"""Every compiled function, and nothing else: in one file, for Numba's cache notices no change in another one.
 
 All are serial and release the GIL. Those that threads call take a range of rows, leaves, nodes or clusters as their
 last two arguments and write nothing that another range reads, so that ranges may run in any order and on any number
@@ -114,22 +114,9 @@ def principal_direction(sample: Array, direction: Array, products: Array) -> Non
     to one basis vector after the other, and finds the best direction in their span from a small matrix.
     """
     size, n_features = sample.shape
-    direction[:] = 0
-    for r in range(size):
-        for t in range(n_features):
-            direction[t] += sample[r, t]
-    for t in range(n_features):
-        direction[t] /= size
-    farthest, largest = 0, 0.0
-    for r in range(size):
-        norm = 0.0
-        for t in range(n_features):
-            sample[r, t] -= direction[t]
-            norm += sample[r, t] * sample[r, t]
-        if norm > largest * NEARLY_EQUAL:
-            farthest, largest = r, norm
-    direction[:] = 0
+    farthest, largest = center_sample(sample, direction)
     if largest == 0:
+        direction[:] = 0
         return
     basis = np.empty((LANCZOS_STEPS, n_features), sample.dtype)
     scatter = np.zeros((LANCZOS_STEPS, LANCZOS_STEPS), np.float64)  # within the span: three diagonals
@@ -138,21 +125,9 @@ def principal_direction(sample: Array, direction: Array, products: Array) -> Non
     while n_steps < LANCZOS_STEPS:
         step = n_steps
         n_steps += 1
-        direction[:] = 0
-        for r in range(size):
-            product = 0.0
-            for t in range(n_features):
-                product += sample[r, t] * basis[step, t]
-            products[r] = product / largest
-        for r in range(size):
-            for t in range(n_features):
-                direction[t] += products[r] * sample[r, t]
+        apply_scatter(sample, basis[step], largest, products, direction)
         for i in range(n_steps):
-            overlap = 0.0
-            for t in range(n_features):
-                overlap += direction[t] * basis[i, t]
-            for t in range(n_features):
-                direction[t] -= overlap * basis[i, t]
+            overlap = take_away(direction, basis[i])
             if i == step:
                 scatter[i, i] = overlap
         length = 0.0
@@ -170,6 +145,53 @@ def principal_direction(sample: Array, direction: Array, products: Array) -> Non
     for i in range(n_steps):
         for t in range(n_features):
             direction[t] += weights[i] * basis[i, t]
+
+
+@kernel
+def center_sample(sample: Array, mean: Array) -> tuple[int, float]:
+    """Subtract its mean from a sample; the row farthest from it, and the square of how far."""
+    size, n_features = sample.shape
+    mean[:] = 0
+    for r in range(size):
+        for t in range(n_features):
+            mean[t] += sample[r, t]
+    for t in range(n_features):
+        mean[t] /= size
+    farthest, largest = 0, 0.0
+    for r in range(size):
+        norm = 0.0
+        for t in range(n_features):
+            sample[r, t] -= mean[t]
+            norm += sample[r, t] * sample[r, t]
+        if norm > largest * NEARLY_EQUAL:
+            farthest, largest = r, norm
+    return farthest, largest
+
+
+@kernel
+def apply_scatter(sample: Array, vector: Array, scale: float, products: Array, out: Array) -> None:
+    """The scatter matrix of a centred sample, divided by ``scale``, times a vector. ``products`` is memory."""
+    size, n_features = sample.shape
+    for r in range(size):
+        product = 0.0
+        for t in range(n_features):
+            product += sample[r, t] * vector[t]
+        products[r] = product / scale
+    out[:] = 0
+    for r in range(size):
+        for t in range(n_features):
+            out[t] += products[r] * sample[r, t]
+
+
+@kernel
+def take_away(vector: Array, unit: Array) -> float:
+    """Take the part along a vector of length one away from a vector; how long it was."""
+    overlap = 0.0
+    for t in range(vector.shape[0]):
+        overlap += vector[t] * unit[t]
+    for t in range(vector.shape[0]):
+        vector[t] -= overlap * unit[t]
+    return overlap
 
 
 @kernel
@@ -348,8 +370,6 @@ def assign_leaves(
     members, starts = partition.members, partition.starts
     n_clusters, n_features = clusters.centers.shape
     dtype = clusters.centers.dtype
-    two = dtype.type(2)
-    slack = dtype.type(SLACK * np.finfo(dtype).eps)
     weighted = points.weights.shape[0] > 1
     largest = 0
     for leaf in range(first, last):
@@ -383,14 +403,7 @@ def assign_leaves(
         for t in range(n_features):
             shift[t] = points.mean[t] + clusters.centers[candidates[0], t]
             origin[t] = shift[t] - points.mean[t]
-        for j in range(n_candidates):
-            leaf_sizes[j] = clusters.sizes[candidates[j]]
-            norm = dtype.type(0)
-            for t in range(n_features):
-                value = clusters.centers[candidates[j], t] - origin[t]
-                leaf_centers[j, t] = value
-                norm += value * value
-            leaf_norms[j] = norm + clusters.penalties[candidates[j]]
+        load_candidates(clusters, candidates[:n_candidates], origin, leaf_centers, leaf_norms, leaf_sizes)
         for begin in range(starts[leaf], starts[leaf + 1], LEAF_ROWS):
             size = min(LEAF_ROWS, starts[leaf + 1] - begin)
             for i in range(size):
@@ -402,26 +415,9 @@ def assign_leaves(
             products = product_memory[: n_candidates * size].reshape(n_candidates, size)
             np.dot(leaf_centers[:n_candidates], leaf_rows[:size].T, products)
             for i in range(size):
-                own = slots[labels[members[begin + i]]]
-                distance = max(dtype.type(0), norms[i] + leaf_norms[own] - two * products[own, i])
-                if hartigan:
-                    # What leaving would take away; the last point of a cluster never leaves it.
-                    rest = leaf_sizes[own] - weights[i]
-                    distance = distance * leaf_sizes[own] / rest if rest > 0 else -np.inf
-                best[i] = distance - slack * (norms[i] + leaf_norms[own])
-                choice[i] = own
-                products[own, i] = -np.inf
-            for j in range(n_candidates):
-                if hartigan and weighted:
-                    for i in range(size):
-                        factors[i] = leaf_sizes[j] / (leaf_sizes[j] + weights[i])
-                elif hartigan:
-                    factors[:] = leaf_sizes[j] / (leaf_sizes[j] + weights[0])
-                for i in range(size):
-                    score = factors[i] * (norms[i] + leaf_norms[j] - two * products[j, i])
-                    if score < best[i]:
-                        best[i] = score
-                        choice[i] = j
+                choice[i] = slots[labels[members[begin + i]]]
+            score_stays(products, norms, weights, leaf_norms, leaf_sizes, hartigan, best, choice)
+            score_moves(products, norms, weights, leaf_norms, leaf_sizes, hartigan, weighted, factors, best, choice)
             for i in range(size):
                 point = members[begin + i]
                 if best[i] < scores[point]:
@@ -430,6 +426,79 @@ def assign_leaves(
         for j in range(n_candidates):
             slots[candidates[j]] = -1
     return n_pairs
+
+
+@kernel
+def load_candidates(
+    clusters: Clusters, candidates: Array, origin: Array, centers: Array, norms: Array, sizes: Array
+) -> None:
+    """The centres of some clusters relative to an origin, their squared norms with the penalties, and their sizes."""
+    number = centers.dtype.type
+    for j in range(candidates.shape[0]):
+        sizes[j] = clusters.sizes[candidates[j]]
+        norm = number(0)
+        for t in range(origin.shape[0]):
+            value = clusters.centers[candidates[j], t] - origin[t]
+            centers[j, t] = value
+            norm += value * value
+        norms[j] = norm + clusters.penalties[candidates[j]]
+
+
+@kernel
+def score_stays(
+    products: Array,
+    norms: Array,
+    weights: Array,
+    center_norms: Array,
+    sizes: Array,
+    hartigan: bool,
+    best: Array,
+    choice: Array,
+) -> None:
+    """The score of each column's row where it is, at its candidate ``choice``, whose product is then done with.
+
+    It is lowered by what rounding could hide, so that a move must gain more than that.
+    """
+    dtype = products.dtype
+    two = dtype.type(2)
+    slack = dtype.type(SLACK * np.finfo(dtype).eps)
+    for i in range(products.shape[1]):
+        own = choice[i]
+        score = max(dtype.type(0), norms[i] + center_norms[own] - two * products[own, i])
+        if hartigan:
+            # What leaving would take away; the last point of a cluster never leaves it.
+            rest = sizes[own] - weights[i]
+            score = score * sizes[own] / rest if rest > 0 else -np.inf
+        best[i] = score - slack * (norms[i] + center_norms[own])
+        products[own, i] = -np.inf
+
+
+@kernel
+def score_moves(
+    products: Array,
+    norms: Array,
+    weights: Array,
+    center_norms: Array,
+    sizes: Array,
+    hartigan: bool,
+    weighted: bool,
+    factors: Array,
+    best: Array,
+    choice: Array,
+) -> None:
+    """Improve the best score of each column's row, and the candidate that has it. ``factors`` begin as ones."""
+    two = products.dtype.type(2)
+    for j in range(products.shape[0]):
+        if hartigan and weighted:
+            for i in range(products.shape[1]):
+                factors[i] = sizes[j] / (sizes[j] + weights[i])
+        elif hartigan:
+            factors[:] = sizes[j] / (sizes[j] + weights[0])
+        for i in range(products.shape[1]):
+            score = factors[i] * (norms[i] + center_norms[j] - two * products[j, i])
+            if score < best[i]:
+                best[i] = score
+                choice[i] = j
 
 
 @kernel
@@ -454,7 +523,6 @@ def search_nearest(
     A pure function of each row: wherever rounding could decide, it is decided by ``search_row``.
     """
     dtype = centers.dtype
-    slack = dtype.type(SLACK * np.finfo(dtype).eps)
     largest_norm = center_norms.max()
     product_memory = np.empty(SEARCH_ROWS * SEARCH_CENTERS, dtype)
     best = np.empty(SEARCH_ROWS, dtype)
@@ -471,10 +539,7 @@ def search_nearest(
             np.dot(tile, block.T, products)
             keep_nearest(products, center_norms, center, best, second, choice)
         for i in range(size):
-            norm = dtype.type(0)
-            for t in range(block.shape[1]):
-                norm += block[i, t] * block[i, t]
-            if not second[i] - best[i] > slack * (norm + largest_norm):
+            if not second[i] - best[i] > rounding(block[i], largest_norm):
                 choice[i] = search_row(block[i], centers)
             labels[row + i] = choice[i]
             distances[row + i] = squared_distance(block[i], centers[choice[i]])
@@ -522,7 +587,27 @@ def squared_distance(a: Array, b: Array) -> float:
 
 
 @kernel
-def choose_cells(
+def choose_cells(rows: Array, cells: Cells, chosen: Array, first: int, last: int) -> None:
+    """The cells nearest to each row, as many as ``chosen`` has columns, for rows ``first <= row < last``."""
+    n_cells = cells.middles.shape[0]
+    dtype = cells.middles.dtype
+    two = dtype.type(2)
+    largest_norm = cells.middle_norms.max()
+    scores = np.empty((SEARCH_ROWS, n_cells), dtype)
+    ordered = np.empty(n_cells, dtype)
+    spare = np.empty(n_cells, dtype)
+    for row in range(first, last, SEARCH_ROWS):
+        size = min(SEARCH_ROWS, last - row)
+        np.dot(rows[row : row + size], cells.middles.T, scores[:size])
+        for i in range(size):
+            for j in range(n_cells):
+                scores[i, j] = cells.middle_norms[j] - two * scores[i, j]
+            doubt = rounding(rows[row + i], largest_norm)
+            take_nearest(rows[row + i], cells.middles, scores[i], doubt, ordered, spare, chosen[row + i])
+
+
+@kernel
+def take_nearest(
     row: Array, middles: Array, scores: Array, slack: Any, ordered: Array, spare: Array, chosen: Array
 ) -> None:
     """The cells whose middles are nearest to a row, as many as ``chosen`` holds; of equal ones the first.
@@ -553,76 +638,92 @@ def choose_cells(
 
 
 @kernel
-def search_cells(
-    rows: Array, cells: Cells, n_probes: int, labels: Array, distances: Array, first: int, last: int
+def visit_cells(
+    rows: Array,
+    cells: Cells,
+    visitors: Array,
+    starts: Array,
+    best: Array,
+    second: Array,
+    choice: Array,
+    first: int,
+    last: int,
 ) -> None:
-    """Nearest of the centres in the ``n_probes`` nearest cells, for rows ``first <= row < last``.
+    """The best and second-best score of each row, and the centre of the best, in the cells ``first <= cell < last``.
 
-    All rows that look into a cell are multiplied with its centres at once. A pure function of each row: wherever
-    rounding could decide, the row's candidates are compared one by one, in double precision.
+    The rows ``visitors[starts[cell]:starts[cell + 1]]`` look into a cell, and are multiplied with its centres at once.
     """
-    block = rows[first:last]
-    n_rows, n_cells = block.shape[0], cells.middles.shape[0]
     dtype = cells.centers.dtype
-    two = dtype.type(2)
-    slack = dtype.type(SLACK * np.finfo(dtype).eps)
-    largest_norm = cells.norms.max()
-    norms = np.empty(n_rows, dtype)
-    scores = np.empty((SEARCH_ROWS, n_cells), dtype)
-    ordered = np.empty(n_cells, dtype)
-    spare = np.empty(n_cells, dtype)
-    chosen = np.empty((n_rows, n_probes), np.int32)
-    for row in range(0, n_rows, SEARCH_ROWS):
-        size = min(SEARCH_ROWS, n_rows - row)
-        np.dot(block[row : row + size], cells.middles.T, scores[:size])
-        for i in range(size):
-            norms[row + i] = (block[row + i] * block[row + i]).sum()
-            for j in range(n_cells):
-                scores[i, j] = cells.middle_norms[j] - two * scores[i, j]
-            doubt = slack * (norms[row + i] + largest_norm)
-            choose_cells(block[row + i], cells.middles, scores[i], doubt, ordered, spare, chosen[row + i])
-    visits, visit_starts = group_by_label(chosen.reshape(n_rows * n_probes), n_cells)
-
-    best = np.full(n_rows, np.inf, dtype)
-    second = np.full(n_rows, np.inf, dtype)
-    choice = np.zeros(n_rows, np.int32)
-    visitors = np.empty(SEARCH_ROWS, np.int64)
-    visiting_rows = np.empty((SEARCH_ROWS, block.shape[1]), dtype)
-    visiting_best = np.empty(SEARCH_ROWS, dtype)
-    visiting_second = np.empty(SEARCH_ROWS, dtype)
-    visiting_choice = np.empty(SEARCH_ROWS, np.int32)
+    best[:] = np.inf
+    second[:] = np.inf
+    choice[:] = 0
+    cell_rows = np.empty((SEARCH_ROWS, rows.shape[1]), dtype)
+    cell_best = np.empty(SEARCH_ROWS, dtype)
+    cell_second = np.empty(SEARCH_ROWS, dtype)
+    cell_choice = np.empty(SEARCH_ROWS, np.int32)
     product_memory = np.empty(SEARCH_ROWS * np.diff(cells.starts).max(), dtype)
-    for cell in range(n_cells):
+    for cell in range(first, last):
         low, high = cells.starts[cell], cells.starts[cell + 1]
-        for visit in range(visit_starts[cell], visit_starts[cell + 1], SEARCH_ROWS):
-            size = min(SEARCH_ROWS, visit_starts[cell + 1] - visit)
+        for begin in range(starts[cell], starts[cell + 1], SEARCH_ROWS):
+            visiting = visitors[begin : min(begin + SEARCH_ROWS, starts[cell + 1])]
+            size = visiting.shape[0]
             for i in range(size):
-                row = visits[visit + i] // n_probes
-                visitors[i] = row
-                visiting_best[i] = best[row]
-                visiting_second[i] = second[row]
-                visiting_choice[i] = choice[row]
-                for t in range(block.shape[1]):
-                    visiting_rows[i, t] = block[row, t]
+                row = visiting[i]
+                cell_best[i], cell_second[i], cell_choice[i] = best[row], second[row], choice[row]
+                for t in range(rows.shape[1]):
+                    cell_rows[i, t] = rows[row, t]
             products = product_memory[: (high - low) * size].reshape(high - low, size)
-            np.dot(cells.centers[low:high], visiting_rows[:size].T, products)
-            keep_nearest(products, cells.norms, low, visiting_best, visiting_second, visiting_choice)
+            np.dot(cells.centers[low:high], cell_rows[:size].T, products)
+            keep_nearest(products, cells.norms, low, cell_best, cell_second, cell_choice)
             for i in range(size):
-                best[visitors[i]] = visiting_best[i]
-                second[visitors[i]] = visiting_second[i]
-                choice[visitors[i]] = visiting_choice[i]
+                row = visiting[i]
+                best[row], second[row], choice[row] = cell_best[i], cell_second[i], cell_choice[i]
 
-    for i in range(n_rows):
-        smallest = squared_distance(block[i], cells.centers[choice[i]])
-        if not second[i] - best[i] > slack * (norms[i] + largest_norm):
+
+@kernel
+def settle_rows(
+    rows: Array,
+    cells: Cells,
+    chosen: Array,
+    best: Array,
+    second: Array,
+    choice: Array,
+    labels: Array,
+    distances: Array,
+    first: int,
+    last: int,
+) -> None:
+    """Nearest centre and squared distance from the visits to all parts of the cells, for rows ``first <= row < last``.
+
+    A pure function of each row: wherever rounding could decide, the centres of its cells are compared one by one, in
+    double precision.
+    """
+    largest_norm = cells.norms.max()
+    for i in range(first, last):
+        nearest, lowest, runner_up = choice[0, i], best[0, i], second[0, i]
+        for part in range(1, best.shape[0]):
+            runner_up = min(runner_up, second[part, i], max(lowest, best[part, i]))
+            if best[part, i] < lowest:
+                nearest, lowest = choice[part, i], best[part, i]
+        smallest = squared_distance(rows[i], cells.centers[nearest])
+        if not runner_up - lowest > rounding(rows[i], largest_norm):
             smallest = np.inf
-            for probe in range(n_probes):
-                for j in range(cells.starts[chosen[i, probe]], cells.starts[chosen[i, probe] + 1]):
-                    distance = squared_distance(block[i], cells.centers[j])
-                    if distance < smallest or (distance == smallest and cells.ids[j] < cells.ids[choice[i]]):
-                        choice[i], smallest = j, distance
-        labels[first + i] = cells.ids[choice[i]]
-        distances[first + i] = smallest
+            for cell in chosen[i]:
+                for j in range(cells.starts[cell], cells.starts[cell + 1]):
+                    distance = squared_distance(rows[i], cells.centers[j])
+                    if distance < smallest or (distance == smallest and cells.ids[j] < cells.ids[nearest]):
+                        nearest, smallest = j, distance
+        labels[i] = cells.ids[nearest]
+        distances[i] = smallest
+
+
+@kernel
+def rounding(row: Array, largest_norm: Any) -> Any:
+    """How much rounding can make of the difference of a row's scores; ``largest_norm`` is that of what is scored."""
+    norm = largest_norm
+    for t in range(row.shape[0]):
+        norm += row[t] * row[t]
+    return row.dtype.type(SLACK * np.finfo(row.dtype).eps) * norm
 
 
 @kernel
@@ -632,7 +733,7 @@ def search_several(
     """As many of the nearest centres as ``labels`` has columns, the nearest first, for rows ``first <= row < last``.
 
     Of the centres in the ``n_probes`` nearest cells, which hold as many; of equally near ones the one of the lowest id
-    comes first. Row by row and in double precision, so that the first is that of ``search_cells``.
+    comes first. Row by row and in double precision, so that the first is that of ``settle_rows``.
     """
     n_cells = cells.middles.shape[0]
     dtype = cells.centers.dtype
@@ -644,7 +745,7 @@ def search_several(
         for cell in range(n_cells):
             scores[cell] = squared_distance(rows[i], cells.middles[cell])
         doubt = dtype.type(SLACK * np.finfo(dtype).eps) * scores.max()
-        choose_cells(rows[i], cells.middles, scores, doubt, ordered, spare, chosen)
+        take_nearest(rows[i], cells.middles, scores, doubt, ordered, spare, chosen)
         labels[i] = -1
         distances[i] = np.inf
         for near in chosen:

@@ -7,7 +7,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -15,14 +15,13 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Cluster
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
-from tqdm.auto import tqdm
 
 from closure_kmeans import _validation as check
 from closure_kmeans._files import library
 from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.checkpoint import Checkpoint
 from closure_kmeans.initialize import start_labels
-from closure_kmeans.iteration import Clustering, Iteration, Step
+from closure_kmeans.iteration import Clustering, Iteration
 from closure_kmeans.points import Points, arrange_points, precision, shifted, unit_rows
 from closure_kmeans.quantizer import (
     MANY_CENTERS,
@@ -37,24 +36,11 @@ from closure_kmeans.quantizer import (
     quantize_softly,
     squared_distances,
 )
+from closure_kmeans.recorder import Recorder
 from closure_kmeans.storage import save_model
 
 if TYPE_CHECKING:
     from closure_kmeans.explorer.notebook import Grid
-
-
-class Keeper(Protocol):
-    """Where a fit is kept while it runs."""
-
-    @property
-    def history(self) -> list[Iteration]:
-        """The iterations that it had when it was found there."""
-
-    def note(self, state: Clustering, history: list[Iteration], converged: bool) -> None:
-        """Told how things stand after an iteration."""
-
-    def write(self) -> None:
-        """Write what is not written yet."""
 
 
 class Outcome(NamedTuple):
@@ -440,58 +426,3 @@ def fitted_attributes(
         "_n_probes": None,
         "_quantizers": {},
     }
-
-
-class Recorder:
-    """Keeps the history, shows the progress, and says when to stop."""
-
-    def __init__(self, model: BaseKMeans, began: float, n_points: int, checkpoint: Keeper | None = None) -> None:
-        self.checkpoint: Any = checkpoint
-        self.history: list[Iteration] = [] if checkpoint is None else checkpoint.history
-        self._began = began
-        self._seconds_before = self.history[-1].seconds if self.history else 0.0
-        self._n_points = n_points
-        self._max_time = model.max_time
-        self._callback = model.callback
-        self._bar = tqdm(
-            total=model._most_iterations,
-            initial=len(self.history),
-            disable=not model.verbose,
-            unit="it",
-            desc=type(model).__name__,
-        )
-
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.total = self._bar.n  # done, be it before the last iteration allowed
-        self._bar.close()
-        if self.checkpoint is not None:
-            self.checkpoint.write()
-
-    def __call__(self, step: Step, accuracy: float | None, converged: bool = False) -> str | None:
-        """Record an iteration; a reason to stop, if there is one."""
-        elapsed = time.perf_counter() - self._began
-        record = Iteration(
-            iteration=len(self.history) + 1,
-            seconds=self._seconds_before + elapsed,
-            inertia=step.state.clusters.inertia,
-            n_active=step.n_active,
-            n_trees=step.n_trees,
-            n_candidates=step.n_pairs / self._n_points,
-            accuracy=accuracy,
-        )
-        before = self.history[-1].seconds if self.history else record.seconds
-        self.history.append(record)
-        self._bar.set_postfix_str(
-            f"distortion {record.inertia / self._n_points:.6g}, moved {record.n_active / self._n_points:.2%}"
-        )
-        self._bar.update()
-        if self.checkpoint is not None:
-            self.checkpoint.note(step.state, self.history, converged)
-        if self._callback is not None and self._callback(record):
-            return "callback"
-        if self._max_time is not None and elapsed + record.seconds - before > self._max_time:
-            return "max_time"
-        return None

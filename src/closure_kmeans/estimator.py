@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from closure_kmeans import _validation as check
 from closure_kmeans import layout, slabs
 from closure_kmeans._parallel import Threads, count_threads
-from closure_kmeans.base import BaseKMeans, Outcome, Recorder, fitted_attributes
+from closure_kmeans.base import BaseKMeans, Outcome, fitted_attributes
 from closure_kmeans.checkpoint import Checkpoint, fingerprint
 from closure_kmeans.closure import Reassign, begin, cluster_by_closures
 from closure_kmeans.iteration import Clustering, Iteration
@@ -29,6 +29,7 @@ from closure_kmeans.neighborhoods import (
 )
 from closure_kmeans.points import Points, grow_leaves, precision
 from closure_kmeans.quantizer import SAMPLE_ROWS, sample_accuracy
+from closure_kmeans.recorder import Recorder
 from closure_kmeans.vectors import Rows, open_vectors
 
 
@@ -276,7 +277,7 @@ class ClosureKMeans(BaseKMeans):
 
         ``reassign`` is for points that are not in memory.
         """
-        if record.checkpoint is not None:
+        if isinstance(record.checkpoint, Checkpoint):
             state = record.checkpoint.restore(state, neighborhoods, rng)
             if record.checkpoint.converged:
                 return Outcome(state, "converged", {})

@@ -137,7 +137,7 @@ def lay_out(
 def read(X: Rows, some: slice, spherical: bool) -> NDArray[Any]:
     """Some rows as they count."""
     rows = np.ascontiguousarray(X[some])
-    return unit_rows(rows) if spherical else rows
+    return unit_rows(rows, numbers=range(*some.indices(X.shape[0]))) if spherical else rows
 
 
 def sample_rows(X: Rows, n_rows: int, spherical: bool) -> NDArray[Any]:

@@ -7,6 +7,7 @@ the rows, or over the rows themselves.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,8 +56,12 @@ def as_numbers(rows: NDArray[Any]) -> NDArray[Any]:
     return rows.view(np.float16) if rows.dtype == np.uint16 else rows
 
 
-def unit_rows(X: NDArray[Any], name: str = "X") -> NDArray[Any]:
-    """The rows divided by their lengths, in the precision of their dtype. Values that overflow are left to others."""
+def unit_rows(X: NDArray[Any], name: str = "X", numbers: range | None = None) -> NDArray[Any]:
+    """The rows divided by their lengths, in the precision of their dtype. Values that overflow are left to others.
+
+    An error calls the rows by ``name``, and by their ``numbers`` if they are some of many.
+    """
+    numbers = range(len(X)) if numbers is None else numbers
     result = np.empty(X.shape, precision(X.dtype))
     for first in range(0, len(X), rows_per_block(X)):
         block = X[first : first + rows_per_block(X)].astype(np.float64)
@@ -65,7 +70,7 @@ def unit_rows(X: NDArray[Any], name: str = "X") -> NDArray[Any]:
         if (lengths == 0).any():
             raise ValueError(
                 f"the rows of {name} must have a direction for metric='cosine', "
-                f"but row {first + int((lengths == 0).argmax())} is zero"
+                f"but row {numbers[first + int((lengths == 0).argmax())]} is zero"
             )
         lengths[~np.isfinite(lengths)] = 1
         result[first : first + len(block)] = block / lengths[:, np.newaxis]
@@ -74,10 +79,10 @@ def unit_rows(X: NDArray[Any], name: str = "X") -> NDArray[Any]:
 
 def hash_rows(X: Rows, first: int = 0, last: int | None = None) -> NDArray[np.uint64]:
     """A number for each of some rows, the same for equal rows and another for others: a sum of its mixed words."""
-    words_per_value = max(1, X.dtype.itemsize // 4)
-    word = np.dtype(f"u{X.dtype.itemsize // words_per_value}")
+    width = X.shape[1] * X.dtype.itemsize
+    word = np.dtype(f"u{math.gcd(width, 8)}")
     rng = np.random.default_rng(0)
-    mixer, *coefficients = rng.integers(2**63, size=1 + X.shape[1] * words_per_value, dtype=np.uint64) * 2 + 1
+    mixer, *coefficients = rng.integers(2**63, size=1 + width // word.itemsize, dtype=np.uint64) * 2 + 1
     last = X.shape[0] if last is None else min(last, X.shape[0])
     hashes = np.empty(last - first, np.uint64)
     n_rows = rows_per_block(X, HASHED_VALUES)

@@ -77,17 +77,58 @@ def nearest_centers(
 
 
 def quantize(X: NDArray[Any], quantizer: Quantizer, threads: Threads) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """The nearest centre of each row among those of the cells nearest to it, and the squared distance."""
+    """The nearest centre of each row among those of the cells nearest to it, and the squared distance.
+
+    Of few rows, all threads search the same ones, each in other cells: reading the centres is what takes the time then.
+    Of many, each thread has rows of its own.
+    """
     labels = np.empty(len(X), np.int32)
     distances = np.empty(len(X), np.float64)
 
-    def search(first: int, last: int) -> None:
-        rows = shifted(X[first:last], quantizer.cells.mean)
-        out = labels[first:last], distances[first:last]
-        _kernels.search_cells(rows, quantizer.cells, quantizer.n_probes, *out, 0, len(rows))
+    def search(helpers: Threads, first: int, last: int) -> None:
+        _search_cells(X[first:last], quantizer, labels[first:last], distances[first:last], helpers)
 
-    threads.for_each_block(search, len(X), search_block(len(X), ROWS_PER_SEARCH, threads))
+    if len(X) < ROWS_PER_SEARCH:
+        search(threads, 0, len(X))
+    else:
+        block = search_block(len(X), ROWS_PER_SEARCH, threads)
+        threads.for_each_block(partial(search, Threads(1)), len(X), block)
     return labels, distances
+
+
+def _search_cells(
+    X: NDArray[Any],
+    quantizer: Quantizer,
+    labels: NDArray[np.int32],
+    distances: NDArray[np.float64],
+    threads: Threads,
+) -> None:
+    """Each row chooses its cells, each cell is visited by the rows that chose it, and the best of all visits counts."""
+    cells = quantizer.cells
+    rows = np.empty(X.shape, cells.centers.dtype)
+    chosen = np.empty((len(X), quantizer.n_probes), np.int32)
+
+    def choose(first: int, last: int) -> None:
+        rows[first:last] = shifted(X[first:last], cells.mean)
+        _kernels.choose_cells(rows, cells, chosen, first, last)
+
+    each = -(-len(X) // threads.n_threads)
+    threads.for_each_block(choose, len(X), each)
+    visits, starts = _kernels.group_by_label(chosen.ravel(), len(cells.middles))
+    visitors = visits // quantizer.n_probes
+    # A part of the cells for each thread, with as many visits.
+    cuts = np.searchsorted(starts, np.linspace(0, len(visits), threads.n_threads + 1))
+    cuts[-1] = len(cells.middles)
+    best, second = np.empty((2, threads.n_threads, len(X)), rows.dtype)
+    choice = np.empty((threads.n_threads, len(X)), np.int32)
+
+    def visit(part: int, _: int) -> None:
+        out = best[part], second[part], choice[part]
+        _kernels.visit_cells(rows, cells, visitors, starts, *out, cuts[part], cuts[part + 1])
+
+    threads.for_each_block(visit, threads.n_threads, 1)
+    settle = partial(_kernels.settle_rows, rows, cells, chosen, best, second, choice, labels, distances)
+    threads.for_each_block(settle, len(X), each)
 
 
 def quantize_softly(

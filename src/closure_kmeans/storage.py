@@ -83,8 +83,8 @@ def load(path: str | os.PathLike[str]) -> BaseKMeans:
     """Load a model that its method ``save`` has written.
 
     It predicts, transforms and scores like the one that was saved, bit for bit. Its centres are memory-mapped. Of the
-    parameters, those that are no plain values (a start given as an array) or say how to run (``n_jobs``, ``verbose``,
-    ``callback``, ``max_time``, ``checkpoint``) have their defaults again.
+    parameters, those that are no plain values (a start given as an array) or say how to run (such as ``n_jobs``,
+    ``verbose``, ``callback``, ``max_time``, ``checkpoint``) have their defaults again.
 
     Raises
     ------

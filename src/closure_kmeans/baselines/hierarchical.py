@@ -16,13 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 from closure_kmeans import _validation as check
 from closure_kmeans._kernels import group_by_label
 from closure_kmeans._parallel import Threads, count_threads
-from closure_kmeans.base import BaseKMeans, Outcome, Recorder
+from closure_kmeans.base import BaseKMeans, Outcome
 from closure_kmeans.baselines import _kernels
 from closure_kmeans.baselines.flat import move
 from closure_kmeans.clusters import update
 from closure_kmeans.iteration import Clustering, Iteration, Step, alternate
 from closure_kmeans.points import Points, as_numbers, hash_rows, precision, shifted
 from closure_kmeans.quantizer import sample_accuracy, squared_distances
+from closure_kmeans.recorder import Recorder
 
 
 class Level(NamedTuple):

@@ -11,8 +11,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 import numpy as np
@@ -30,6 +31,10 @@ SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 # Rows that are assigned together.
 BATCH_ROWS = 1 << 18
 
+# Kinds of arguments.
+EXISTING_FILE = click.Path(exists=True, dir_okay=False)
+EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -39,6 +44,26 @@ def duration(text: str) -> float:
     if match is None:
         raise click.BadParameter(f"'{text}' is no time such as 90, 90s, 5m or 1.5h")
     return float(match[1]) * SECONDS[match[2]]
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers, separated by commas."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"'{text}' must be whole numbers separated by commas") from None
+
+
+def some_of(allowed: tuple[str, ...]) -> Callable[[str], list[str]]:
+    """Some of several words, separated by commas."""
+
+    def choose(text: str) -> list[str]:
+        for one in text.split(","):
+            if one not in allowed:
+                raise click.BadParameter(f"'{one}' must be one of {', '.join(allowed)}")
+        return text.split(",")
+
+    return choose
 
 
 def output_option(
@@ -59,6 +84,22 @@ def output_option(
         return text
 
     return click.option(*names, type=check, metavar="FILE", **settings)
+
+
+def together(name: str, kind: Any, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Arguments and options that reach the command as one value, ``name``, whose fields they are."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def call(**values: Any) -> Any:
+            fields = {field: values.pop(field) for field in kind._fields}
+            return command(**values, **{name: kind(**fields)})
+
+        for option in reversed(options):
+            call = option(call)
+        return call
+
+    return decorate
 
 
 def example(*lines: str) -> str:
@@ -93,6 +134,22 @@ def with_quiet(command: Command) -> Command:
 def with_json(command: Command) -> Command:
     """The option --json."""
     return click.option("--json", "as_json", is_flag=True, help="Write JSON to standard output, for machines.")(command)
+
+
+class Manner(NamedTuple):
+    """How a command works and speaks."""
+
+    threads: int | None
+    as_json: bool
+    quiet: bool
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether somebody looks on."""
+        return not (self.quiet or self.as_json)
+
+
+with_manner = together("manner", Manner, with_threads, with_json, with_quiet)
 
 
 def read_vectors(source: str, name: str | None = None) -> NDArray[Any] | Vectors:

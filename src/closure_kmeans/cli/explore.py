@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import numpy as np
@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 import closure_kmeans
 from closure_kmeans._files import library
-from closure_kmeans.cli.common import assign, example, output_option, read_vectors, with_quiet, with_threads
+from closure_kmeans.cli.common import (
+    EXISTING_FILE,
+    assign,
+    example,
+    output_option,
+    read_vectors,
+    together,
+    with_quiet,
+    with_threads,
+)
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.demo import prepare_kernels
 from closure_kmeans.vectors import FileFormatError, Vectors
@@ -29,32 +38,31 @@ N_CLUSTERS = 500
 IMAGE_COLUMN = "image"
 
 
-def _about_items(command: Any) -> Any:
-    """The argument MODEL, and the options that say what its items are."""
-    for option in (
-        with_quiet,
-        with_threads,
-        click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file, that holds the vectors."),
-        click.option(
-            "--metadata",
-            type=click.Path(exists=True, dir_okay=False),
-            help="A CSV or Parquet file with a row for each vector.",
-        ),
-        click.option(
-            "--images",
-            type=click.Path(exists=True),
-            help="A folder with an image for each vector, or an .npy array of them.",
-        ),
-        click.option(
-            "--labels",
-            type=click.Path(exists=True, dir_okay=False),
-            help="An .npy file with the cluster of each vector.",
-        ),
-        click.option("--vectors", type=click.Path(exists=True), help="The vectors that were clustered."),
-        click.argument("model", required=False, type=click.Path(exists=True, dir_okay=False)),
-    ):
-        command = option(command)
-    return command
+class Items(NamedTuple):
+    """What a user says of a model and of its items."""
+
+    model: str | None
+    vectors: str | None
+    labels: str | None
+    images: str | None
+    metadata: str | None
+    name: str | None
+
+
+with_items = together(
+    "items",
+    Items,
+    click.argument("model", required=False, type=EXISTING_FILE),
+    click.option("--vectors", type=click.Path(exists=True), help="The vectors that were clustered."),
+    click.option("--labels", type=EXISTING_FILE, help="An .npy file with the cluster of each vector."),
+    click.option(
+        "--images",
+        type=click.Path(exists=True),
+        help="A folder with an image for each vector, or an .npy array of them.",
+    ),
+    click.option("--metadata", type=EXISTING_FILE, help="A CSV or Parquet file with a row for each vector."),
+    click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file, that holds the vectors."),
+)
 
 
 @click.command(
@@ -64,13 +72,10 @@ def _about_items(command: Any) -> Any:
         "closure-kmeans explore --index photos.index --checkpoint ck/",
     )
 )
-@_about_items
-@click.option(
-    "--index",
-    "index_file",
-    type=click.Path(exists=True, dir_okay=False),
-    help="An index to search, of retrieval index.",
-)
+@with_items
+@with_threads
+@with_quiet
+@click.option("--index", "index_file", type=EXISTING_FILE, help="An index to search, of retrieval index.")
 @click.option("--checkpoint", type=click.Path(), help="The checkpoint of a fit to watch, be it still to come.")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Another address to answer at. A token is then asked for."
@@ -80,12 +85,7 @@ def _about_items(command: Any) -> Any:
 )
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 def explore(
-    model: str | None,
-    vectors: str | None,
-    labels: str | None,
-    images: str | None,
-    metadata: str | None,
-    name: str | None,
+    items: Items,
     threads: int | None,
     quiet: bool,
     index_file: str | None,
@@ -99,14 +99,14 @@ def explore(
     MODEL is what fit has written. Without anything, the embedded data is clustered and shown. The page is on this
     machine only.
     """
-    _check_call(model, vectors=vectors, labels=labels, images=images, metadata=metadata, name=name)
+    _check_call(items)
     from closure_kmeans.explorer.app import make_app
     from closure_kmeans.explorer.fit import fit_of_checkpoint, fit_of_model
     from closure_kmeans.explorer.server import access, address, bind, serve
 
     catalog = None
-    if model is not None or (index_file is None and checkpoint is None):
-        catalog = _open_catalog(model, vectors, labels, images, metadata, name, threads, quiet)
+    if items.model is not None or (index_file is None and checkpoint is None):
+        catalog = _open_catalog(items, threads, quiet)
     shown = None if catalog is None else fit_of_model(catalog.model)
     listening = bind(host, port)
     allowed = access(host, listening.getsockname()[0])
@@ -129,7 +129,9 @@ def explore(
 @click.command(
     epilog=example("closure-kmeans report words.safetensors --vectors vectors.npy --images PHOTOS/ -o clusters.html")
 )
-@_about_items
+@with_items
+@with_threads
+@with_quiet
 @output_option("-o", "--output", suffixes=(".html",), required=True, help="Where to write the report.")
 @click.option("--clusters", type=click.IntRange(1), default=100, show_default=True, help="How many clusters to show.")
 @click.option(
@@ -148,12 +150,7 @@ def explore(
     help="Which items to show of a cluster.",
 )
 def report(
-    model: str | None,
-    vectors: str | None,
-    labels: str | None,
-    images: str | None,
-    metadata: str | None,
-    name: str | None,
+    items: Items,
     threads: int | None,
     quiet: bool,
     output: str,
@@ -166,10 +163,10 @@ def report(
 
     It holds everything that it shows, and loads nothing. Without MODEL it is about the embedded data.
     """
-    _check_call(model, vectors=vectors, labels=labels, images=images, metadata=metadata, name=name)
+    _check_call(items)
     from closure_kmeans.explorer.report import write_report
 
-    catalog = _open_catalog(model, vectors, labels, images, metadata, name, threads, quiet)
+    catalog = _open_catalog(items, threads, quiet)
     if sort not in catalog.measures:
         raise click.UsageError(f"--sort {sort} needs distances: give the vectors by --vectors")
     write_report(output, catalog, n_clusters=clusters, sort=sort, descending=not smallest, show=show)
@@ -177,43 +174,34 @@ def report(
         click.echo(f"written: {output}")
 
 
-def _check_call(model: str | None, **about_items: str | None) -> None:
+def _check_call(items: Items) -> None:
     for needed in ("starlette", "uvicorn", "jinja2"):
         library(needed, "explore", "the explorer")
-    given = [f"--{name}" for name, value in about_items.items() if value is not None]
-    if model is None and given:
+    given = [f"--{name}" for name, value in items._asdict().items() if value is not None]
+    if items.model is None and given:
         raise click.UsageError(f"{', '.join(given)} must come with MODEL")
 
 
-def _open_catalog(
-    model: str | None,
-    vectors: str | None,
-    labels: str | None,
-    images: str | None,
-    metadata: str | None,
-    name: str | None,
-    threads: int | None,
-    quiet: bool,
-) -> Catalog:
+def _open_catalog(items: Items, threads: int | None, quiet: bool) -> Catalog:
     """The clusters of a model and what is known of its items; or those of the embedded data."""
     from closure_kmeans.explorer.catalog import Catalog
     from closure_kmeans.explorer.pictures import open_pictures
 
     rows: NDArray[Any] | Vectors | None
-    if model is None:
+    if items.model is None:
         fitted, rows = _fit_embedded(threads, quiet)
     else:
-        fitted = closure_kmeans.load(model).set_params(n_jobs=threads)
-        rows = None if vectors is None else read_vectors(vectors, name)
-    known = _labels_of(fitted, labels, None if rows is None else len(rows))
+        fitted = closure_kmeans.load(items.model).set_params(n_jobs=threads)
+        rows = None if items.vectors is None else read_vectors(items.vectors, items.name)
+    labels = _labels_of(fitted, items.labels, None if rows is None else len(rows))
     squares = None
     if rows is not None:
-        known, squares = assign(fitted, rows, labels=known, quiet=quiet)
-    about = None if model is None else _open_metadata(metadata, vectors)
+        labels, squares = assign(fitted, rows, labels=labels, quiet=quiet)
+    about = None if items.model is None else _open_metadata(items.metadata, items.vectors)
     pictures = None
-    if images is not None:
-        pictures = open_pictures(images, None if about is None else about.column(IMAGE_COLUMN))
-    return Catalog(fitted, rows, labels=known, squares=squares, pictures=pictures, metadata=about)
+    if items.images is not None:
+        pictures = open_pictures(items.images, None if about is None else about.column(IMAGE_COLUMN))
+    return Catalog(fitted, rows, labels=labels, squares=squares, pictures=pictures, metadata=about)
 
 
 def _fit_embedded(threads: int | None, quiet: bool) -> tuple[BaseKMeans, NDArray[np.uint8]]:

@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator, clone
 import closure_kmeans
 from closure_kmeans import _validation as check
 from closure_kmeans._parallel import Threads, count_threads
-from closure_kmeans.base import Outcome, Recorder, fitted_attributes
+from closure_kmeans.base import Outcome, fitted_attributes
 from closure_kmeans.checkpoint import digest
 from closure_kmeans.distributed.cluster import Cluster, connect
 from closure_kmeans.distributed.driver import Driver
@@ -30,6 +30,7 @@ from closure_kmeans.estimator import ClosureKMeans
 from closure_kmeans.iteration import Clustering, Iteration, alternate
 from closure_kmeans.neighborhoods import FreshNeighborhoods
 from closure_kmeans.points import as_numbers, precision, unit_rows
+from closure_kmeans.recorder import Recorder
 from closure_kmeans.storage import plain_parameters
 
 

@@ -11,7 +11,6 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-COOKIE = "closure-kmeans-token"
 # Everything comes from the server itself, and nothing is run or styled that is written into a page.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -70,14 +69,15 @@ class Guard:
 
     def _without_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
         """What to answer unless the token is there; that in an address moves into a cookie."""
-        if _same(cookie_parser(headers.get("cookie", "")).get(COOKIE, ""), token):
+        cookie = f"closure-kmeans-{scope['server'][1]}"  # browsers do not tell ports apart
+        if _same(cookie_parser(headers.get("cookie", "")).get(cookie, ""), token):
             return None
         asked = QueryParams(scope["query_string"])
         if not _same(asked.get("token", ""), token):
             return PlainTextResponse("open the address that the command printed: it carries the token", 403)
         others = urlencode([(name, value) for name, value in asked.multi_items() if name != "token"])
         response = RedirectResponse("?" + others, 303)  # the same path
-        response.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+        response.set_cookie(cookie, token, httponly=True, samesite="strict")
         return response
 
 

@@ -1,0 +1,77 @@
+"""What the commands about folders of photos share: the features of the photos, and how codebooks are learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from closure_kmeans._files import library
+from closure_kmeans.cli.common import EXISTING_FOLDER, Manner, together
+
+if TYPE_CHECKING:
+    from closure_kmeans.retrieval import Collection, Extraction
+
+METHODS = ("closure", "paper", "hkm", "akm", "rakm", "lloyd", "canopy")
+
+
+class Features(NamedTuple):
+    """Which features photos have, and where they are kept."""
+
+    detector: str
+    max_side: int
+    skip: bool
+    work: Path | None
+
+    @property
+    def extraction(self) -> Extraction:
+        """The features alone."""
+        from closure_kmeans.retrieval import Extraction
+
+        return Extraction(self.detector, self.max_side)
+
+
+with_skip = click.option("--skip", is_flag=True, help="Leave out images that cannot be read, and say which.")
+with_sift = click.option("--sift", is_flag=True, help="Compare plain SIFT and not RootSIFT.")
+with_nearest = click.option(
+    "--nearest", type=click.IntRange(1), default=1, show_default=True, help="Words of a region that count."
+)
+with_features = together(
+    "features",
+    Features,
+    click.option(
+        "--work", type=EXISTING_FOLDER, help="Folder to keep finished work in; what is there is not done again."
+    ),
+    click.option(
+        "--detector", type=click.Choice(["dog", "mser"]), default="dog", show_default=True, help="Kind of regions."
+    ),
+    click.option(
+        "--max-side", type=click.IntRange(16), default=1024, show_default=True, help="Shrink larger images to this."
+    ),
+    with_skip,
+)
+
+
+def collect_photos(
+    photos: Path, extraction: Extraction, manner: Manner, *, skip: bool, work: Path | None = None
+) -> tuple[Collection, str]:
+    """The features of a folder, or those of the last time; and a key that tells of what they were made."""
+    library("cv2", "images", "retrieval")
+    from closure_kmeans.features import list_images
+    from closure_kmeans.retrieval import collect
+    from closure_kmeans.retrieval.stages import FEATURES, key_of, resume
+
+    def extract() -> Collection:
+        on_error = "skip" if skip else "raise"
+        collection = collect(
+            photos, extraction, on_error=on_error, n_jobs=manner.threads, verbose=manner.shows_progress
+        )
+        for reason in collection.skipped:
+            click.echo(f"Warning: left out: {reason}", err=True)
+        return collection
+
+    paths = list_images(photos)
+    files = [(path.relative_to(photos).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    key = key_of(str(photos.resolve()), files, extraction, skip)
+    return resume(FEATURES, work, key, extract), key
