@@ -9,9 +9,10 @@ pytest.importorskip("benchmarks", reason="the benchmarks are not part of the sou
 
 from benchmarks.job import Job, estimated_seconds, identity, judge, perform
 from benchmarks.results import run_missing
-from benchmarks.rivals.experiments import EXPERIMENTS, Experiment
+from benchmarks.rivals.experiments import EXPERIMENTS, GROUPS, Experiment
 from benchmarks.rivals.methods import METHODS, Outcome
 from benchmarks.rivals.report import behind, compare, time_to_reach, value_at, write_report
+from benchmarks.rivals.summary import write_summary
 
 
 def row(curve, seconds, repeat=0, estimated=None):
@@ -81,7 +82,7 @@ def test_smaller_experiments_keep_the_rows_of_a_cluster(name):
     assert len(set(experiment.methods)) == len(experiment.methods)
 
 
-def test_an_experiment_from_end_to_end(tmp_path):
+def test_an_experiment_from_end_to_end(tmp_path, monkeypatch):
     """Methods with a curve, without one, left out, and one whose time is estimated."""
     methods = ("ours", "faiss", "faiss-subsample", "faiss-default", "sklearn-minibatch")
     experiment = Experiment("small", "sift", 2000, 20, methods, iterations={"faiss-subsample": 5})
@@ -98,3 +99,12 @@ def test_an_experiment_from_end_to_end(tmp_path):
     first = path.read_bytes()
     run_missing(path, jobs, identity, perform, fresh=False)
     assert path.read_bytes() == first
+    monkeypatch.setitem(GROUPS, "few", ["small", "missing"])
+    header, _, *lines = [line for line in write_summary("few", tmp_path).splitlines() if line.startswith("|")]
+    assert "into 20 clusters" in header
+    assert len(lines) == 4  # more methods than experiments: they are the rows
+    ours, exact, estimated = (next(line for line in lines if METHODS[name].title in line) for name in methods[:3])
+    assert " %" in ours
+    assert exact.count(" s ") == 1
+    assert " %" not in exact
+    assert "≈" in estimated

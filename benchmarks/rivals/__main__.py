@@ -12,6 +12,7 @@ from benchmarks.results import FOLDER, run_missing
 from benchmarks.rivals.experiments import EXPERIMENTS, GROUPS, Experiment, own_experiment
 from benchmarks.rivals.methods import METHODS
 from benchmarks.rivals.report import write_report
+from benchmarks.rivals.summary import write_summary
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -66,6 +67,8 @@ def main() -> None:
         prepare(experiment.data, experiment.n_rows, arguments.data)
         run_missing(path, plan(experiment, arguments), identity, run_job, fresh=arguments.fresh)
         print(f"\n{write_report(path)}")
+    if arguments.experiment in GROUPS and not arguments.quick:
+        print(f"\n{write_summary(arguments.experiment, arguments.output)}")
 
 
 if __name__ == "__main__":
