@@ -372,6 +372,7 @@ def test_a_worker_that_keeps_dying(X):
         ({"n_partitions": 0}, ValueError, "n_partitions must be at least 1, got 0"),
         ({"n_partitions": 4000}, ValueError, "n_partitions must be at most the number of rows, 3000, got 4000"),
         ({"init": "random"}, ValueError, "init of a distributed fit must be one of 'tree', got 'random'"),
+        ({"init": np.zeros(3000, int)}, ValueError, r"init of a .* must be 'tree', a model or .* got labels, of shape"),
         ({"storage": 5}, TypeError, "storage must be a path or a URL, got 5"),
         ({"storage_options": "key"}, TypeError, "storage_options must be a dict, got 'key'"),
     ],
@@ -379,6 +380,19 @@ def test_a_worker_that_keeps_dying(X):
 def test_bad_parameters(X, threads, parameters, error, message):
     with pytest.raises(error, match=message):
         new_model(threads).set_params(**parameters).fit(X[:3000])
+
+
+def test_storage_that_cannot_be_written_to(X, threads, tmp_path, monkeypatch):
+    """Found out before the rows are looked at."""
+    monkeypatch.setattr("closure_kmeans.distributed.estimator.open_source", lambda *_: pytest.fail("rows were read"))
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        new_model(threads, storage=tmp_path / "file" / "fit").fit(X)
+
+
+def test_the_paper_is_for_one_machine():
+    with pytest.raises(NotImplementedError, match=r"is for one machine: ClosureKMeans\.paper"):
+        DistributedClosureKMeans.paper(10)
 
 
 def test_bad_rows(X, threads, tmp_path):

@@ -86,7 +86,7 @@ class Cluster:
         futures.clear()
         try:
             while waiting:
-                yield self._client.gather(waiting[-1], direct=True)  # from the worker, not by way of the scheduler
+                yield self._client.gather(waiting[-1])
                 waiting.pop()
         except killed as error:
             raise ChildProcessError(
@@ -117,7 +117,9 @@ def connect(client: Any, n_jobs: int | None, verbose: int) -> Iterator[Cluster]:
     distributed = library("distributed", "dask", PURPOSE)
     with ExitStack() as stack:
         if client is None:
-            client = stack.enter_context(local_cluster(count_threads(n_jobs)))
+            own = stack.enter_context(local_cluster(count_threads(n_jobs)))
+            client = distributed.Client(own, set_as_default=False, direct_to_workers=True)
+            stack.enter_context(client)
         if not isinstance(client, distributed.Client):
             client = stack.enter_context(distributed.Client(client, set_as_default=False))
         try:

@@ -86,8 +86,8 @@ class Driver:
     ----------
     history : list of Iteration
         The iterations that were found in the folder.
-    saved : dict or None
-        The fit that was found there.
+    saved : str or None
+        The last file of centres that was found there.
     """
 
     layout: Layout
@@ -112,15 +112,14 @@ class Driver:
         self._n_passes = 0
         self._totals: Totals | None = None
         self.history: list[Iteration] = []
-        self.saved = folder.list("centers")[-1:]
+        self.saved = max(folder.list("centers"), default=None)
 
     # -- the state -----------------------------------------------------------------------------------------------------
 
-    def restore(self) -> tuple[Clustering, bool]:
-        """The fit that was found in the folder, and whether it was at its end."""
-        path = self._folder.fetch(self.saved[0])
-        with reading(path, "centres"):
-            arrays, facts = self._folder.map_tensors(self.saved[0], "centers")
+    def restore(self, saved: str) -> tuple[Clustering, bool]:
+        """The fit as of a file of centres, and whether it was at its end."""
+        with reading(self._folder.fetch(saved), "centres"):
+            arrays, facts = self._folder.map_tensors(saved, "centers")
             check_identity(f"'{self._folder.url}'", facts["identity"], self._identity)
             loaded = {name: np.array(array) for name, array in arrays.items()}
             self.history = [Iteration(*record) for record in facts["history"]]
@@ -239,9 +238,9 @@ class Driver:
     ) -> Iterable[Sums]:
         """Run a task over all partitions; their sums, merged, in fixed order."""
         self._n_passes += 1
-        told = Pass(old_labels, self._n_passes, self._iteration, ahead, hartigan, leaf_size, seed)
+        this_pass = Pass(old_labels, self._n_passes, self._iteration, ahead, hartigan, leaf_size, seed)
         numbers = range(len(self.layout.starts) - 1)
-        arguments = [(Partition(self._folder, number), told) for number in numbers]
+        arguments = [(Partition(self._folder, number), this_pass) for number in numbers]
         stage = f"iteration {self._iteration + 1}"
         return self._cluster.merge(stage, task, arguments, merge_sums)
 

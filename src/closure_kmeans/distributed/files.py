@@ -40,6 +40,11 @@ class SharedFolder:
         found: tuple[Any, str] = library("fsspec.core", "dask", PURPOSE).url_to_fs(self.url, **self.options)
         return found
 
+    def check_writable(self) -> None:
+        """Find out now, and not after an hour, that there is no place to write to."""
+        self.save(".begun.npy", np.zeros((1, 1)))
+        self.remove(".begun.npy")
+
     def write(self, name: str, write: Callable[[Path], None]) -> None:
         """Have a file written by ``write``, which gets a path and must write it whole or not at all."""
         files, root = self.place()

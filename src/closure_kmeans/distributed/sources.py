@@ -22,7 +22,7 @@ from closure_kmeans.checkpoint import digest, sample_digest
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder, shared_folder
 from closure_kmeans.layout import blocks_of
-from closure_kmeans.vectors import SUFFIXES, open_vectors
+from closure_kmeans.vectors import choose_shards, open_vectors
 from closure_kmeans.vectors.rows import Rows, check_kind
 
 # Bytes of rows that a task reads, sorts and writes before it takes up the next.
@@ -99,9 +99,7 @@ def open_source(X: Any, column: str | None, options: dict[str, Any], folder: Sha
         rows: Any = open_vectors(X if hasattr(X, "shape") else np.asarray(X))
         identity = identify_dask(X, cluster) if is_dask(X) else f"{rows.shape} {sample_digest(rows)}"
         source = Source(rows.shape[1], np.dtype(rows.dtype), identity, partial(write_input, X, rows, folder, cluster))
-    if source.dtype not in check.DTYPES:
-        allowed = ", ".join(np.dtype(dtype).name for dtype in check.DTYPES)
-        raise TypeError(f"X must hold one of {allowed} for a distributed fit, got {source.dtype}")
+    check.dtype(source.dtype, "for a distributed fit")
     return source
 
 
@@ -132,13 +130,8 @@ def list_files(url: str, column: str | None, options: dict[str, Any]) -> list[Ve
     if path.endswith(".zarr") or not files.isdir(path):
         parent, _, name = whole.url.rpartition("/")
         return [VectorFile(replace(whole, url=parent), name, column)]
-    names = sorted(entry.rpartition("/")[2] for entry in files.ls(path, detail=False))
-    names = [name for name in names if name[0] != "." and Path(name).suffix.lower() in SUFFIXES]
-    kinds = sorted({Path(name).suffix.lower() for name in names})
-    if len(kinds) != 1:
-        found = f"there are {', '.join(kinds)}" if kinds else "there is none"
-        raise FileFormatError(f"the folder '{url}' must hold files of vectors of one kind, but {found}")
-    return [VectorFile(whole, name, column) for name in names]
+    names = (entry.rstrip("/").rpartition("/")[2] for entry in files.ls(path, detail=False))
+    return [VectorFile(whole, name, column) for name in choose_shards(url, names)]
 
 
 def describe_files(files: list[VectorFile], cluster: Cluster) -> tuple[list[Shard], list[Description]]:
