@@ -19,7 +19,7 @@ from closure_kmeans.cli import main as commands
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans, layout, passes
 from closure_kmeans.distributed.cluster import local_cluster
-from closure_kmeans.distributed.files import FIT, fit_folder
+from closure_kmeans.distributed.files import FIT, fit_folder, shared_folder
 from closure_kmeans.slabs import Totals
 from closure_kmeans.vectors import save_vectors
 
@@ -414,14 +414,20 @@ def test_bad_rows(X, threads, tmp_path):
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_shared_out_in_order():
+def test_rows_are_shared_out_in_order(tmp_path):
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 6, (7, 11))
     n_points = counts.sum()
     starts = np.arange(6) * n_points // 5
     expected = [(cell, shard) for cell in range(11) for shard in range(7) for _ in range(counts[shard, cell])]
     in_shards = [np.repeat(np.arange(11), row) for row in counts]
-    for pieces, (first, last) in zip(layout.share_out(counts, starts), pairwise(starts), strict=True):
+    folder = shared_folder(str(tmp_path))
+    for shard, row in enumerate(counts):
+        folder.save(f"sorted/{shard:06}.starts.npy", np.cumsum([0, *row])[:, np.newaxis])
+    for cuts, (first, last) in zip(
+        pairwise(layout.cut_cells(counts.sum(axis=0), starts)), pairwise(starts), strict=True
+    ):
+        pieces = layout.find_pieces(folder, 7, *cuts)
         found = [(int(cell), shard) for shard, begin, end in pieces for cell in in_shards[shard][begin:end]]
         assert sorted(found) == expected[first:last]
 

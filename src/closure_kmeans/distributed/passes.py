@@ -20,10 +20,13 @@ from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.layout import along, load_slab, slab_memory
 from closure_kmeans.points import Points, as_numbers, grow_leaves, rows_per_block, shifted
 from closure_kmeans.quantizer import nearest_centers
-from closure_kmeans.slabs import Totals, add_slab, no_totals
+from closure_kmeans.slabs import BLOCK_CENTERS, Totals, add_slab, nearest_cells, no_totals
 
 LAYOUT = "layout.safetensors"
 START = "start.safetensors"  # the centres that a user gave
+# How many of the nearest cells a centre is entered into: those of several partitions, so that points at a border meet
+# the clusters beyond it.
+CELLS_ENTERED = 64
 
 
 class Partition(NamedTuple):
@@ -91,9 +94,7 @@ def centers_name(version: int) -> str:
 
 def read_layout(folder: SharedFolder) -> Layout:
     """The layout, as it was written."""
-    arrays, facts = folder.map_tensors(LAYOUT, "layout")
-    loaded: dict[str, Any] = {name: np.array(array) for name, array in arrays.items()}
-    return Layout(**({"axes": None} | loaded), stride=facts["stride"], spherical=facts["spherical"])
+    return folder.load_record(LAYOUT, Layout)
 
 
 def load_partition(partition: Partition, layout: Layout, threads: Threads, n_entered: int = 0) -> Points:
@@ -199,6 +200,25 @@ def split_partition(partition: Partition, this_pass: Pass) -> Sums:
 def split_name(version: int) -> str:
     """The file that says which clusters are split in a pass."""
     return f"splits/{version:06}.safetensors"
+
+
+def find_near(partition: Partition, name: str, n_centers: int) -> NDArray[np.int64]:
+    """Which centres are near which partitions, given a file of the centres' coordinates.
+
+    A centre is near the partitions of the cells that are nearest to it, and so is the nearest centre of a cell. Each
+    task looks at an equal part of the centres, and at the cells of its own partition. Returns pairs, in order, as
+    numbers: partition times ``n_centers`` plus centre.
+    """
+    layout = read_layout(partition.folder)
+    coordinates = np.array(partition.folder.read(name, 0, n_centers))
+    size = BLOCK_CENTERS * -(-n_centers // (BLOCK_CENTERS * (len(layout.starts) - 1)))
+    part = slice(partition.number * size, (partition.number + 1) * size)
+    with Threads(1) as threads:
+        cells = nearest_cells(layout.cells, coordinates[part], threads, CELLS_ENTERED)
+        own_cells = layout.cells[layout.partition_of == partition.number]
+        nearest, _ = nearest_centers(own_cells, coordinates, np.zeros_like(coordinates[0]), threads)
+    pairs = layout.partition_of[cells] * np.int64(n_centers) + np.arange(n_centers)[part, np.newaxis]
+    return np.unique(np.append(pairs, partition.number * n_centers + nearest))
 
 
 def merge_sums(several: list[Sums]) -> Sums:

@@ -136,7 +136,7 @@ def list_files(url: str, column: str | None, options: dict[str, Any]) -> list[Ve
 
 def describe_files(files: list[VectorFile], cluster: Cluster) -> tuple[list[Shard], list[Description]]:
     """Files of one width and dtype as shards."""
-    found: list[Description] = cluster.run("reading the headers", describe_file, [(file,) for file in files])
+    found: list[Description] = list(cluster.run("reading the headers", describe_file, [(file,) for file in files]))
     for file, description in zip(files, found, strict=True):
         for what in ("width", "dtype"):
             own, first = getattr(description, what), getattr(found[0], what)
@@ -167,7 +167,7 @@ def write_input(X: Any, rows: Any, folder: SharedFolder, cluster: Cluster) -> li
     if is_dask(X):
         blocks = X.rechunk({1: -1}).to_delayed()[:, 0].tolist()
         arguments = [(f"{i:06}.npy", folder) for i in range(len(blocks))]
-        written = cluster.run_delayed("writing the rows", save_block, blocks, arguments)
+        written = list(cluster.run_delayed("writing the rows", save_block, blocks, arguments))
     else:
         size = max(1, SHARD_BYTES // (rows.shape[1] * rows.dtype.itemsize))
         blocks = blocks_of(rows.shape[0], size)
