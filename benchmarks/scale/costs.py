@@ -14,9 +14,8 @@ import numpy as np
 from benchmarks.results import Row
 from benchmarks.scale.runs import TimedCluster
 from closure_kmeans._parallel import Threads
-from closure_kmeans.clusters import Clusters
 from closure_kmeans.distributed import DistributedClosureKMeans, estimator, passes
-from closure_kmeans.distributed.driver import Driver
+from closure_kmeans.distributed.layout import CELLS_PER_PARTITION
 from closure_kmeans.points import Points
 from closure_kmeans.slabs import Totals, means_of, no_totals
 
@@ -42,7 +41,9 @@ def measure(path: Path, n_clusters: int, n_partitions: int) -> Row:
     finally:
         estimator.connect = original
     n_passes = len(cluster.seconds["assign_partition"]) / n_partitions
+    n_pairs = len(cluster.seconds["find_near"]) * n_clusters * CELLS_PER_PARTITION
     return {
+        "near": sum(cluster.seconds["find_near"]) / n_pairs,
         "assign": sum(cluster.seconds["assign_partition"]) / n_passes / len(fitted.labels_),
         "assign_slowest": float(np.reshape(cluster.seconds["assign_partition"], (-1, n_partitions)).max(axis=1).mean())
         / (len(fitted.labels_) / n_partitions),
@@ -50,7 +51,7 @@ def measure(path: Path, n_clusters: int, n_partitions: int) -> Row:
     }
 
 
-def measure_driver(n_clusters: int, width: int, n_cells: int) -> Row:
+def measure_driver(n_clusters: int, width: int) -> Row:
     """What the driver does with sums and centres."""
     rng = np.random.default_rng(0)
     totals = no_totals(n_clusters, width)
@@ -62,17 +63,10 @@ def measure_driver(n_clusters: int, width: int, n_cells: int) -> Row:
     points = Points(np.zeros((1, width), np.float32), mean, np.ones(1), np.zeros((1, width), np.float32), mean)
     totals = Totals(rng.normal(size=(n_clusters, width)), np.ones(n_clusters), np.ones(n_clusters))
     with Threads(1) as threads:
-        clusters: Clusters = means_of(points, totals, threads)
+        means_of(points, totals, threads)  # compiles
         finish = best(lambda: means_of(points, totals, threads)) / totals.sums.size
-        driver = Driver.__new__(Driver)
-        driver._threads = threads
-        axes = np.linalg.qr(rng.normal(size=(width, 16)))[0].astype(np.float32)
-        cells = rng.normal(size=(n_cells, 16)).astype(np.float32)
-        partition_of = np.repeat(np.arange(n_cells // 32, dtype=np.int32), 32)
-        starts = np.arange(n_cells // 32 + 1)
-        driver.layout = passes.Layout(mean, axes, cells, partition_of, starts, points.rows, 1, False)
-        near = best(lambda: driver._find_near(clusters.centers)) / (n_clusters * n_cells)
-    return {"add": add, "finish": finish, "near": near}
+    pairs = rng.integers(2**40, size=8 * n_clusters)
+    return {"add": add, "finish": finish, "sort": best(lambda: np.unique(pairs)) / len(pairs)}
 
 
 def best(work: Callable[[], Any]) -> float:

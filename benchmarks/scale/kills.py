@@ -20,6 +20,7 @@ from benchmarks.scale.runs import digest_of
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans
 from closure_kmeans.distributed.cluster import local_cluster
+from closure_kmeans.distributed.files import FIT
 
 SETTINGS: dict[str, Any] = {"n_clusters": 400, "n_partitions": 20, "random_state": 0, "max_iter": 12, "tol": 0}
 
@@ -71,7 +72,7 @@ def kill_drivers(n_kills: int, seed: int = 0) -> Row:
             driver.join()
             if driver.exitcode == -signal.SIGKILL:
                 n_killed += 1
-                found = sorted(path.name for path in folder.glob("centers/*.safetensors"))
+                found = sorted(path.name for path in (folder / FIT / "centers").glob("*.safetensors"))
                 n_same += fit(address, str(folder)) == expected
                 print(f"driver {n_killed} killed with {found[-1:]}, {n_same} with the same bytes", flush=True)
             shutil.rmtree(folder)
