@@ -6,15 +6,18 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.results import Row
+from benchmarks.scale.model import TREE_DIMS
 from benchmarks.scale.runs import TimedCluster
 from closure_kmeans._parallel import Threads
 from closure_kmeans.distributed import DistributedClosureKMeans, estimator, passes
+from closure_kmeans.distributed.files import shared_folder
 from closure_kmeans.distributed.layout import CELLS_PER_PARTITION
 from closure_kmeans.points import Points
 from closure_kmeans.slabs import Totals, means_of, no_totals
@@ -41,9 +44,7 @@ def measure(path: Path, n_clusters: int, n_partitions: int) -> Row:
     finally:
         estimator.connect = original
     n_passes = len(cluster.seconds["assign_partition"]) / n_partitions
-    n_pairs = len(cluster.seconds["find_near"]) * n_clusters * CELLS_PER_PARTITION
     return {
-        "near": sum(cluster.seconds["find_near"]) / n_pairs,
         "assign": sum(cluster.seconds["assign_partition"]) / n_passes / len(fitted.labels_),
         "assign_slowest": float(np.reshape(cluster.seconds["assign_partition"], (-1, n_partitions)).max(axis=1).mean())
         / (len(fitted.labels_) / n_partitions),
@@ -66,7 +67,22 @@ def measure_driver(n_clusters: int, width: int) -> Row:
         means_of(points, totals, threads)  # compiles
         finish = best(lambda: means_of(points, totals, threads)) / totals.sums.size
     pairs = rng.integers(2**40, size=8 * n_clusters)
-    return {"add": add, "finish": finish, "sort": best(lambda: np.unique(pairs)) / len(pairs)}
+    sort = best(lambda: np.unique(pairs)) / len(pairs)
+    return {"add": add, "finish": finish, "sort": sort, "near": measure_near(n_clusters)}
+
+
+def measure_near(n_clusters: int, n_partitions: int = 64) -> float:
+    """What a task does to find the centres near partitions: seconds for a pair of a centre and one of its own cells."""
+    rng = np.random.default_rng(0)
+    cells = rng.normal(size=(n_partitions * CELLS_PER_PARTITION, TREE_DIMS)).astype(np.float32)
+    partition_of = np.repeat(np.arange(n_partitions, dtype=np.int32), CELLS_PER_PARTITION)
+    layout = passes.Layout(cells[0], None, cells, partition_of, np.arange(n_partitions + 1), cells[:1], 1, False)
+    with tempfile.TemporaryDirectory(prefix="closure-kmeans-scale-") as temporary:
+        folder = shared_folder(temporary)
+        folder.save_record(passes.LAYOUT, layout)
+        folder.save("centers.npy", rng.normal(size=(n_clusters, TREE_DIMS)).astype(np.float32))
+        task = partial(passes.find_near, passes.Partition(folder, 0), "centers.npy", n_clusters)
+        return best(task) / (n_clusters * CELLS_PER_PARTITION)
 
 
 def best(work: Callable[[], Any]) -> float:

@@ -132,7 +132,7 @@ def iteration(
         centers=centers_of_machine / machine.storage,
         tasks=constants.task * n_partitions * (2 + 1 / MERGED_TOGETHER),
         sums_bytes=sums_bytes(entries, width),
-        wire_bytes=(sums_bytes(entries, width) if n_levels else 0) + to_driver,
+        wire_bytes=(sums_bytes(entries, width) if n_levels else 0) + to_driver + 8 * constants.entered * n_clusters,
         worker_memory=machine.cores
         * max(per_partition * (row_bytes + 4 * TREE_DIMS + 48) + touched * 12 * width, n_clusters * 4 * TREE_DIMS),
         driver_memory=values * (8 + 4 * 4),

@@ -104,7 +104,7 @@ def constants_of(rows: dict[str, list[Row]]) -> Constants:
     return Constants(
         assign=max(row["assign"] for row in tasks),
         add=driver["add"],
-        near=max(row["near"] for row in tasks),
+        near=driver["near"],
         sort=driver["sort"],
         finish=driver["finish"],
         replicas=spread["replicas"],

@@ -8,6 +8,7 @@ from pathlib import Path
 import dask.array as da
 import distributed
 import numpy as np
+from sklearn.base import clone
 
 from benchmarks.results import Row
 from benchmarks.scale.runs import SCORED_ROWS
@@ -37,6 +38,7 @@ def compare(path: Path, n_clusters: int, n_partitions: int, n_workers: int) -> l
                 DistributedClosureKMeans(n_clusters, client=client, n_partitions=n_partitions, **settings),
             ),
         ):
+            clone(estimator).set_params(max_iter=1).fit(X)  # compiles
             began = time.perf_counter()
             estimator.fit(X)
             seconds = time.perf_counter() - began
