@@ -37,8 +37,8 @@ class DistributedClosureKMeans(ClosureKMeans):
     workers share. In an iteration a task for each partition assigns its points, and returns the sums of only those
     clusters that they are in; the driver adds these up and writes the next file of centres. The centres near a
     partition are entered into its trees as points, so that the borders between partitions are none for clusters. No
-    process holds anything in proportion to the number of rows, and no worker more of the centres than those near its
-    partition.
+    process holds more of the rows than a small sample and the partitions that it works on, and no worker more of the
+    centres than those near its partition and, for a moment, the coordinates of all.
 
     As on one machine: the distortion never rises (theorem 1: a step that would raise it is redone by the paper's rule);
     exactly k clusters, none empty, or an error; Hartigan's rule and extrapolated centres. The sizes that Hartigan's
@@ -62,8 +62,8 @@ class DistributedClosureKMeans(ClosureKMeans):
         Settings of the file systems of ``storage`` and of the rows, for fsspec.
     n_partitions : int, default=None
         Parts that the rows are laid out in. A task holds one of them in memory, two or three times while the rows are
-        laid out; there should be as many as all workers have threads. By default 16, or more of them to have no more
-        than 256 MB each.
+        laid out; there should be as many as all workers have threads. By default 16, or as many more as it takes for each
+        to have at most 256 MB of rows; but each has at least 1,024 rows.
     column : str, default=None
         The column of Parquet files, or the data set of HDF5 files.
     init : "tree", array or model, default="tree"
