@@ -116,9 +116,8 @@ def connect(client: Any, n_jobs: int | None, verbose: int) -> Iterator[Cluster]:
     with ExitStack() as stack:
         if client is None:
             own = stack.enter_context(local_cluster(count_threads(n_jobs)))
-            client = distributed.Client(own, set_as_default=False, direct_to_workers=True)
-            stack.enter_context(client)
-        if not isinstance(client, distributed.Client):
+            client = stack.enter_context(distributed.Client(own, set_as_default=False, direct_to_workers=True))
+        elif not isinstance(client, distributed.Client):
             client = stack.enter_context(distributed.Client(client, set_as_default=False))
         try:
             client.wait_for_workers(1, timeout=PATIENCE)

@@ -62,8 +62,8 @@ class DistributedClosureKMeans(ClosureKMeans):
         Settings of the file systems of ``storage`` and of the rows, for fsspec.
     n_partitions : int, default=None
         Parts that the rows are laid out in. A task holds one of them in memory, two or three times while the rows are
-        laid out; there should be as many as all workers have threads. By default 16, or as many more as it takes for each
-        to have at most 256 MB of rows; but each has at least 1,024 rows.
+        laid out; there should be as many as all workers have threads. By default 16, or as many more as it takes for
+        each to have at most 256 MB of rows; but each has at least 1,024 rows.
     column : str, default=None
         The column of Parquet files, or the data set of HDF5 files.
     init : "tree", array or model, default="tree"

@@ -116,9 +116,8 @@ def lay_out(
     folder.remove("sorted")
     folder.save_record(PLAN, plan)
     sizes = np.zeros(len(plan.cells), np.int64)
-    for counts, shard_in_bytes in cluster.run(
-        "sorting the rows", sort_shard, [(shard, i, folder) for i, shard in enumerate(shards)]
-    ):
+    to_sort = [(shard, i, folder) for i, shard in enumerate(shards)]
+    for counts, shard_in_bytes in cluster.run("sorting the rows", sort_shard, to_sort):
         sizes += counts
         in_bytes &= shard_in_bytes
     dtype = np.dtype(np.uint8) if in_bytes else sample.dtype
