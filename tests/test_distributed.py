@@ -432,6 +432,23 @@ def test_rows_are_shared_out_in_order(tmp_path):
         assert sorted(found) == expected[first:last]
 
 
+@pytest.mark.parametrize("n_centers", [5, 700])
+def test_tasks_find_the_centers_near_partitions(tmp_path, n_centers):
+    """Those of the 64 nearest cells of each centre, and of the nearest centre of each cell; each pair once."""
+    rng = np.random.default_rng(0)
+    cells, centers = rng.normal(size=(360, 4)), rng.normal(size=(n_centers, 4))
+    partition_of = np.repeat(np.arange(36, dtype=np.int32), 10)
+    folder = shared_folder(str(tmp_path))
+    found = passes.Layout(np.zeros(4), None, cells, partition_of, np.arange(37), cells[:1], 1, False)
+    folder.save_record(passes.LAYOUT, found)
+    folder.save("centers.npy", centers)
+    pairs = [passes.find_near(passes.Partition(folder, i), "centers.npy", n_centers) for i in range(36)]
+    distances = ((centers[:, np.newaxis] - cells) ** 2).sum(axis=2)
+    expected = {(partition_of[cell], i) for i in range(n_centers) for cell in np.argsort(distances[i])[:64]}
+    expected |= {(partition_of[cell], center) for cell, center in enumerate(distances.argmin(axis=0))}
+    assert {divmod(int(pair), n_centers) for pair in np.concatenate(pairs)} == expected
+
+
 def test_sums_are_merged():
     rng = np.random.default_rng(0)
     parts, dense = [], np.zeros((20, 3))
