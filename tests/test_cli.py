@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 
 import faiss
 import numpy as np
@@ -393,6 +394,15 @@ def test_doctor(run, monkeypatch):
     sick = run("doctor")
     assert sick.exit_code == 1
     assert "set NUMBA_CACHE_DIR to a folder that can" in sick.output
+
+
+def test_doctor_knows_the_extras(run, monkeypatch):
+    needed = ["numpy>=1.26", "tqdm[notebook]; extra == 'explore'", "closure-kmeans[io]; extra == 'explore'"]
+    needed += ['nowhere>=3; extra == "io"', "pytest>=8.0; extra == 'test'"]
+    monkeypatch.setattr("closure_kmeans.cli.doctor.requires", lambda _: needed)
+    facts = json.loads(run("doctor", "--json").stdout)
+    assert facts["libraries"] == {"numpy": np.__version__}
+    assert facts["optional libraries"] == {"tqdm": version("tqdm"), "nowhere": None}
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from closure_kmeans.cli import main as commands
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans, layout, passes
 from closure_kmeans.distributed.cluster import local_cluster
-from closure_kmeans.distributed.files import FIT, fit_folder
+from closure_kmeans.distributed.files import FIT, fit_folder, shared_folder
 from closure_kmeans.slabs import Totals
 from closure_kmeans.vectors import save_vectors
 
@@ -372,6 +372,7 @@ def test_a_worker_that_keeps_dying(X):
         ({"n_partitions": 0}, ValueError, "n_partitions must be at least 1, got 0"),
         ({"n_partitions": 4000}, ValueError, "n_partitions must be at most the number of rows, 3000, got 4000"),
         ({"init": "random"}, ValueError, "init of a distributed fit must be one of 'tree', got 'random'"),
+        ({"init": np.zeros(3000, int)}, ValueError, r"init of a .* must be 'tree', a model or .* got labels, of shape"),
         ({"storage": 5}, TypeError, "storage must be a path or a URL, got 5"),
         ({"storage_options": "key"}, TypeError, "storage_options must be a dict, got 'key'"),
     ],
@@ -379,6 +380,19 @@ def test_a_worker_that_keeps_dying(X):
 def test_bad_parameters(X, threads, parameters, error, message):
     with pytest.raises(error, match=message):
         new_model(threads).set_params(**parameters).fit(X[:3000])
+
+
+def test_storage_that_cannot_be_written_to(X, threads, tmp_path, monkeypatch):
+    """Found out before the rows are looked at."""
+    monkeypatch.setattr("closure_kmeans.distributed.estimator.open_source", lambda *_: pytest.fail("rows were read"))
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        new_model(threads, storage=tmp_path / "file" / "fit").fit(X)
+
+
+def test_the_paper_is_for_one_machine():
+    with pytest.raises(NotImplementedError, match=r"is for one machine: ClosureKMeans\.paper"):
+        DistributedClosureKMeans.paper(10)
 
 
 def test_bad_rows(X, threads, tmp_path):
@@ -400,16 +414,39 @@ def test_bad_rows(X, threads, tmp_path):
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_shared_out_in_order():
+def test_rows_are_shared_out_in_order(tmp_path):
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 6, (7, 11))
     n_points = counts.sum()
     starts = np.arange(6) * n_points // 5
     expected = [(cell, shard) for cell in range(11) for shard in range(7) for _ in range(counts[shard, cell])]
     in_shards = [np.repeat(np.arange(11), row) for row in counts]
-    for pieces, (first, last) in zip(layout.share_out(counts, starts), pairwise(starts), strict=True):
+    folder = shared_folder(str(tmp_path))
+    for shard, row in enumerate(counts):
+        folder.save(f"sorted/{shard:06}.starts.npy", np.cumsum([0, *row])[:, np.newaxis])
+    for cuts, (first, last) in zip(
+        pairwise(layout.cut_cells(counts.sum(axis=0), starts)), pairwise(starts), strict=True
+    ):
+        pieces = layout.find_pieces(folder, 7, *cuts)
         found = [(int(cell), shard) for shard, begin, end in pieces for cell in in_shards[shard][begin:end]]
         assert sorted(found) == expected[first:last]
+
+
+@pytest.mark.parametrize("n_centers", [5, 700])
+def test_tasks_find_the_centers_near_partitions(tmp_path, n_centers):
+    """Those of the 64 nearest cells of each centre, and of the nearest centre of each cell; each pair once."""
+    rng = np.random.default_rng(0)
+    cells, centers = rng.normal(size=(360, 4)), rng.normal(size=(n_centers, 4))
+    partition_of = np.repeat(np.arange(36, dtype=np.int32), 10)
+    folder = shared_folder(str(tmp_path))
+    found = passes.Layout(np.zeros(4), None, cells, partition_of, np.arange(37), cells[:1], 1, False)
+    folder.save_record(passes.LAYOUT, found)
+    folder.save("centers.npy", centers)
+    pairs = [passes.find_near(passes.Partition(folder, i), "centers.npy", n_centers) for i in range(36)]
+    distances = ((centers[:, np.newaxis] - cells) ** 2).sum(axis=2)
+    expected = {(partition_of[cell], i) for i in range(n_centers) for cell in np.argsort(distances[i])[:64]}
+    expected |= {(partition_of[cell], center) for cell, center in enumerate(distances.argmin(axis=0))}
+    assert {divmod(int(pair), n_centers) for pair in np.concatenate(pairs)} == expected
 
 
 def test_sums_are_merged():

@@ -10,7 +10,7 @@ from benchmarks.scale.simulate import Troubles, simulate
 from closure_kmeans.distributed.passes import Sums
 from closure_kmeans.slabs import Totals
 
-CONSTANTS = Constants(assign=1e-6, add=1e-9, near=1e-9, finish=1e-9, replicas=2.0, entered=4.0, task=1e-3)
+CONSTANTS = Constants(assign=1e-6, add=1e-9, near=1e-9, sort=1e-9, finish=1e-9, replicas=2.0, entered=4.0, task=1e-3)
 QUIET = Troubles(noise=0)
 
 

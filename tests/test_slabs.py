@@ -198,6 +198,13 @@ def test_scratch_is_where_it_is_told(X, tmp_path, monkeypatch):
     assert set(folders) == {tmp_path}
 
 
+def test_scratch_must_be_a_folder(X, tmp_path, monkeypatch):
+    """Found out before the rows are looked at."""
+    monkeypatch.setattr("closure_kmeans.layout.sample_rows", lambda *_: pytest.fail("rows were read"))
+    with pytest.raises(ValueError, match=r"scratch must be a folder that can be written to, got '.*nowhere'"):
+        ClosureKMeans(10, memory_limit="50MB", scratch=tmp_path / "nowhere").fit(X)
+
+
 def test_bad_limits(X):
     for value, error, message in (
         ("lots", ValueError, "memory_limit must be a number of bytes, or a text such as '500MB' or '1GB', got 'lots'"),

@@ -34,22 +34,23 @@ TIMES = ("seconds", "iteration_seconds", "seconds_undisturbed")
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.split("\n")[0])
     data.add_data_option(parser)
-    parser.add_argument("command", choices=["quality", "replicas", "costs", "rival", "kills", "report"])
+    parser.add_argument("command", choices=[*report.COMMANDS, "report"])
     parser.add_argument("--quick", action="store_true", help=f"1/{QUICK_SHARE} of the rows and clusters")
     parser.add_argument("--busy", action="store_true", help="something else is running: keep no times")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--partitions", type=int, nargs="*", default=PARTITIONS)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kills", type=int, nargs=2, default=(20, 5), metavar=("WORKERS", "DRIVERS"))
+    parser.add_argument("--kills", type=int, nargs=2, metavar=("WORKERS", "DRIVERS"), help="default: 20 5, quick: 2 1")
     parser.add_argument("--output", type=Path, default=FOLDER / "scale", metavar="FOLDER")
     arguments = parser.parse_args()
+    suffix = "-quick" if arguments.quick else ""
     if arguments.command == "report":
-        print(report.write(arguments.output))
+        print(report.write(arguments.output, suffix))
         return
     runs.limit_threads()
     share = QUICK_SHARE if arguments.quick else 1
     path = runs.source_file(N_ROWS // share, arguments.data)
-    results = arguments.output / f"{arguments.command}{'-quick' if arguments.quick else ''}.jsonl"
+    results = arguments.output / f"{arguments.command}{suffix}.jsonl"
     for job, run in COMMANDS[arguments.command](arguments, path, share):
         job |= {"busy": arguments.busy}
         if any(row.items() >= job.items() for row in read_rows(results)):
@@ -86,7 +87,7 @@ def quality(arguments: Any, path: Path, share: int) -> Jobs:
 
 def measure_costs(arguments: Any, path: Path, share: int) -> Jobs:
     n_clusters = N_CLUSTERS // share
-    driver = {"what": "driver", "n_clusters": 10 * n_clusters, "width": 128, "cells": 2048}
+    driver = {"what": "driver", "n_clusters": 10 * n_clusters, "width": 128}
     tasks = [
         (
             {"what": "tasks", "partitions": n_partitions, "n_clusters": n_clusters, "n_rows": N_ROWS // share},
@@ -94,7 +95,7 @@ def measure_costs(arguments: Any, path: Path, share: int) -> Jobs:
         )
         for n_partitions in (16, 4, 1)
     ]
-    return [(driver, lambda: [costs.measure_driver(10 * n_clusters, 128, 2048)]), *tasks]
+    return [(driver, lambda: [costs.measure_driver(10 * n_clusters, 128)]), *tasks]
 
 
 def run_rival(arguments: Any, path: Path, share: int) -> Jobs:
@@ -108,7 +109,7 @@ def run_rival(arguments: Any, path: Path, share: int) -> Jobs:
 
 
 def run_kills(arguments: Any, path: Path, share: int) -> Jobs:
-    n_workers, n_drivers = arguments.kills
+    n_workers, n_drivers = arguments.kills or ((2, 1) if arguments.quick else (20, 5))
     return [
         ({"killed": "worker", "n_kills": n_workers}, lambda: [kills.kill_workers(n_workers)]),
         ({"killed": "driver", "n_kills": n_drivers}, lambda: [kills.kill_drivers(n_drivers)]),

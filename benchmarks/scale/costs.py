@@ -6,17 +6,19 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.results import Row
+from benchmarks.scale.model import TREE_DIMS
 from benchmarks.scale.runs import TimedCluster
 from closure_kmeans._parallel import Threads
-from closure_kmeans.clusters import Clusters
 from closure_kmeans.distributed import DistributedClosureKMeans, estimator, passes
-from closure_kmeans.distributed.driver import Driver
+from closure_kmeans.distributed.files import shared_folder
+from closure_kmeans.distributed.layout import CELLS_PER_PARTITION
 from closure_kmeans.points import Points
 from closure_kmeans.slabs import Totals, means_of, no_totals
 
@@ -50,7 +52,7 @@ def measure(path: Path, n_clusters: int, n_partitions: int) -> Row:
     }
 
 
-def measure_driver(n_clusters: int, width: int, n_cells: int) -> Row:
+def measure_driver(n_clusters: int, width: int) -> Row:
     """What the driver does with sums and centres."""
     rng = np.random.default_rng(0)
     totals = no_totals(n_clusters, width)
@@ -62,17 +64,25 @@ def measure_driver(n_clusters: int, width: int, n_cells: int) -> Row:
     points = Points(np.zeros((1, width), np.float32), mean, np.ones(1), np.zeros((1, width), np.float32), mean)
     totals = Totals(rng.normal(size=(n_clusters, width)), np.ones(n_clusters), np.ones(n_clusters))
     with Threads(1) as threads:
-        clusters: Clusters = means_of(points, totals, threads)
+        means_of(points, totals, threads)  # compiles
         finish = best(lambda: means_of(points, totals, threads)) / totals.sums.size
-        driver = Driver.__new__(Driver)
-        driver._threads = threads
-        axes = np.linalg.qr(rng.normal(size=(width, 16)))[0].astype(np.float32)
-        cells = rng.normal(size=(n_cells, 16)).astype(np.float32)
-        partition_of = np.repeat(np.arange(n_cells // 32, dtype=np.int32), 32)
-        starts = np.arange(n_cells // 32 + 1)
-        driver.layout = passes.Layout(mean, axes, cells, partition_of, starts, points.rows, 1, False)
-        near = best(lambda: driver._find_near(clusters.centers)) / (n_clusters * n_cells)
-    return {"add": add, "finish": finish, "near": near}
+    pairs = rng.integers(2**40, size=8 * n_clusters)
+    sort = best(lambda: np.unique(pairs)) / len(pairs)
+    return {"add": add, "finish": finish, "sort": sort, "near": measure_near(n_clusters)}
+
+
+def measure_near(n_clusters: int, n_partitions: int = 64) -> float:
+    """What a task does to find the centres near partitions: seconds for a pair of a centre and one of its own cells."""
+    rng = np.random.default_rng(0)
+    cells = rng.normal(size=(n_partitions * CELLS_PER_PARTITION, TREE_DIMS)).astype(np.float32)
+    partition_of = np.repeat(np.arange(n_partitions, dtype=np.int32), CELLS_PER_PARTITION)
+    layout = passes.Layout(cells[0], None, cells, partition_of, np.arange(n_partitions + 1), cells[:1], 1, False)
+    with tempfile.TemporaryDirectory(prefix="closure-kmeans-scale-") as temporary:
+        folder = shared_folder(temporary)
+        folder.save_record(passes.LAYOUT, layout)
+        folder.save("centers.npy", rng.normal(size=(n_clusters, TREE_DIMS)).astype(np.float32))
+        task = partial(passes.find_near, passes.Partition(folder, 0), "centers.npy", n_clusters)
+        return best(task) / (n_clusters * CELLS_PER_PARTITION)
 
 
 def best(work: Callable[[], Any]) -> float:

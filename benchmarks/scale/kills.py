@@ -13,13 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import distributed
-
 from benchmarks.results import Row
 from benchmarks.scale.runs import digest_of
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans
 from closure_kmeans.distributed.cluster import local_cluster
+from closure_kmeans.distributed.files import FIT
 
 SETTINGS: dict[str, Any] = {"n_clusters": 400, "n_partitions": 20, "random_state": 0, "max_iter": 12, "tol": 0}
 
@@ -29,23 +28,31 @@ def fit(address: str, storage: str | None = None) -> str:
 
 
 def kill_workers(n_kills: int, seed: int = 0) -> Row:
-    """Fits in each of which one worker process is killed."""
+    """Fits in each of which one worker process is killed; those that end before are not counted."""
     rng = random.Random(seed)
-    with local_cluster(2) as cluster, distributed.Client(cluster, set_as_default=False) as client:
+    killed: list[int] = []
+
+    def kill(worker: int) -> None:
+        os.kill(worker, signal.SIGKILL)
+        killed.append(worker)
+
+    with local_cluster(2) as cluster:
         fit(cluster.scheduler_address)
         began = time.perf_counter()
         expected = fit(cluster.scheduler_address)
         seconds = time.perf_counter() - began
         n_same = 0
-        for trial in range(n_kills):
-            workers = sorted(client.run(os.getpid).values())
-            victim = rng.choice(workers)
-            timer = threading.Timer(rng.uniform(0, seconds), os.kill, (victim, signal.SIGKILL))
+        while len(killed) < n_kills:
+            n_before = len(killed)
+            worker = rng.choice([nanny.pid for nanny in cluster.workers.values()])
+            timer = threading.Timer(rng.uniform(0, seconds), kill, (worker,))
             timer.start()
-            n_same += fit(cluster.scheduler_address) == expected
+            is_same = fit(cluster.scheduler_address) == expected
+            timer.cancel()
             timer.join()
-            client.wait_for_workers(2)
-            print(f"worker {trial + 1} of {n_kills} killed, {n_same} fits with the same bytes", flush=True)
+            if len(killed) > n_before:
+                n_same += is_same
+                print(f"worker {len(killed)} of {n_kills} killed, {n_same} fits with the same bytes", flush=True)
     return {"killed": "worker", "n_kills": n_kills, "n_same": n_same, "seconds_undisturbed": seconds}
 
 
@@ -71,7 +78,7 @@ def kill_drivers(n_kills: int, seed: int = 0) -> Row:
             driver.join()
             if driver.exitcode == -signal.SIGKILL:
                 n_killed += 1
-                found = sorted(path.name for path in folder.glob("centers/*.safetensors"))
+                found = sorted(path.name for path in (folder / FIT / "centers").glob("*.safetensors"))
                 n_same += fit(address, str(folder)) == expected
                 print(f"driver {n_killed} killed with {found[-1:]}, {n_same} with the same bytes", flush=True)
             shutil.rmtree(folder)

@@ -10,6 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from closure_kmeans.distributed.cluster import LEFT_TO_THE_DRIVER, MERGED_TOGETHER
+from closure_kmeans.distributed.layout import CELLS_PER_PARTITION
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -28,7 +31,8 @@ class Constants:
 
     assign: float  # a point and iteration: labels read, coordinates, tree, assignment, sums, labels written
     add: float  # a value of the sums, for the driver to add it
-    near: float  # a pair of centre and cell
+    near: float  # a pair of centre and cell, for the workers to find which are near each other
+    sort: float  # a pair of centre and partition that it is near, for the driver to list it
     finish: float  # a value of the centres: from the sums to the file
     replicas: float  # partitions that a cluster has points in, on average, where each has about 600 clusters
     entered: float  # partitions that a centre is entered into, on average
@@ -43,6 +47,7 @@ class Iteration(NamedTuple):
     merge: float
     add: float
     near: float
+    sort: float
     finish: float
     centers: float
     tasks: float
@@ -54,7 +59,7 @@ class Iteration(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        return sum(self[:8])
+        return sum(self[:9])
 
     @property
     def bottleneck(self) -> str:
@@ -64,7 +69,8 @@ class Iteration(NamedTuple):
             "read": "reading the rows from the storage",
             "merge": "the network that the sums come by",
             "add": "the driver, adding the sums",
-            "near": "the driver, finding the centres near each partition",
+            "near": "the workers, finding the centres near each partition",
+            "sort": "the driver, listing the centres near each partition",
             "finish": "the driver, computing and writing the centres",
             "centers": "reading the centres",
             "tasks": "the scheduler",
@@ -72,7 +78,7 @@ class Iteration(NamedTuple):
         return names[max(names, key=lambda name: getattr(self, name))]
 
 
-MERGED_TOGETHER, LEFT_TO_THE_DRIVER, CELLS_PER_PARTITION, TREE_DIMS = 8, 16, 32, 16
+TREE_DIMS = 16
 LEAF_CANDIDATES = 80  # clusters that a point is tested with
 
 
@@ -110,7 +116,6 @@ def iteration(
         / machine.network
         for level in range(n_levels)
     )
-    n_cells = CELLS_PER_PARTITION * n_partitions
     values = n_clusters * width
     rows_of_machine = n_points * row_bytes / n_machines
     in_memory = machine.holds_rows and rows_of_machine < machine.memory / 2
@@ -121,13 +126,15 @@ def iteration(
         read=0.0 if in_memory else rows_of_machine / machine.storage,
         merge=merging + to_driver / machine.network,
         add=constants.add * to_driver / 8,
-        near=constants.near * n_clusters * n_cells / machine.cores,
+        near=constants.near * n_clusters * CELLS_PER_PARTITION * n_rounds,
+        sort=constants.sort * n_clusters * constants.entered,
         finish=constants.finish * values / machine.cores + 4 * values / machine.storage,
         centers=centers_of_machine / machine.storage,
-        tasks=constants.task * n_partitions * (1 + 1 / MERGED_TOGETHER),
+        tasks=constants.task * n_partitions * (2 + 1 / MERGED_TOGETHER),
         sums_bytes=sums_bytes(entries, width),
-        wire_bytes=(sums_bytes(entries, width) if n_levels else 0) + to_driver,
-        worker_memory=machine.cores * (per_partition * (row_bytes + 4 * TREE_DIMS + 48) + touched * 12 * width),
+        wire_bytes=(sums_bytes(entries, width) if n_levels else 0) + to_driver + 8 * constants.entered * n_clusters,
+        worker_memory=machine.cores
+        * max(per_partition * (row_bytes + 4 * TREE_DIMS + 48) + touched * 12 * width, n_clusters * 4 * TREE_DIMS),
         driver_memory=values * (8 + 4 * 4),
         flops=2 * n_points * width * LEAF_CANDIDATES,
     )

@@ -8,6 +8,7 @@ from benchmarks.results import Row, latest, markdown_table, read_rows
 from benchmarks.scale.model import Constants, Iteration, Machine, iteration, sums_bytes
 from benchmarks.scale.simulate import Troubles, simulate
 
+COMMANDS = ("quality", "replicas", "costs", "rival", "kills")
 BILLION, MILLION, WIDTH = 1_000_000_000, 1_000_000, 128
 # Seconds that Dask's scheduler takes for a task; its own documentation says 200 µs to 1 ms.
 SCHEDULER = 1e-3
@@ -19,15 +20,18 @@ TROUBLES = {
 }
 
 
-def write(folder: Path) -> str:
-    """Write the report beside the results."""
-    rows = {path.stem: read_rows(path) for path in sorted(folder.glob("*.jsonl"))}
+def write(folder: Path, suffix: str) -> str:
+    """Write the report beside the results, the names of which end in ``suffix``."""
+    rows = {name: read_rows(folder / f"{name}{suffix}.jsonl") for name in COMMANDS}
+    rows = {name: found for name, found in rows.items() if found}
+    if not rows:
+        raise SystemExit(f"there are no results in '{folder}' yet")
     parts = ["# Beyond one machine"]
     if "quality" in rows:
         parts += [quality_table(rows["quality"]), bytes_table(rows["quality"])]
     if "replicas" in rows:
         parts.append(replicas_table(rows["replicas"]))
-    if "costs" in rows:
+    if "costs" in rows and rows.keys() & {"replicas", "quality"}:
         constants = constants_of(rows)
         parts += [constants_table(constants), check_table(rows, constants), billion_tables(constants)]
     if "rival" in rows:
@@ -37,7 +41,7 @@ def write(folder: Path) -> str:
     machine = next(iter(rows.values()))[-1]["machine"]
     parts.append(f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']:g} GB.")
     text = "\n\n".join(parts) + "\n"
-    (folder / "README.md").write_text(text)
+    (folder / f"README{suffix}.md").write_text(text)
     return text
 
 
@@ -101,6 +105,7 @@ def constants_of(rows: dict[str, list[Row]]) -> Constants:
         assign=max(row["assign"] for row in tasks),
         add=driver["add"],
         near=driver["near"],
+        sort=driver["sort"],
         finish=driver["finish"],
         replicas=spread["replicas"],
         entered=spread["entered"],
@@ -113,6 +118,7 @@ def constants_table(constants: Constants) -> str:
         ["a point assigned and summed up", f"{constants.assign * 1e6:.2f} µs of a core"],
         ["a value of the sums added", f"{constants.add * 1e9:.2f} ns"],
         ["a pair of centre and cell compared", f"{constants.near * 1e9:.2f} ns"],
+        ["a pair of centre and partition listed", f"{constants.sort * 1e9:.0f} ns"],
         ["a value of the centres computed", f"{constants.finish * 1e9:.2f} ns"],
         ["partitions that a cluster has points in", f"{constants.replicas:.2f}"],
         ["partitions that a centre is entered into", f"{constants.entered:.2f}"],
@@ -158,9 +164,8 @@ def billion_tables(constants: Constants) -> str:
             f"{n_machines:,}",
             *(
                 f"{getattr(found, name):.2f}"
-                for name in ("assign", "read", "merge", "add", "near", "finish", "centers")
+                for name in ("assign", "read", "merge", "add", "near", "sort", "finish", "centers", "tasks")
             ),
-            f"{found.tasks:.2f}",
             f"**{found.seconds:.1f}**",
             f"{found.wire_bytes / 1e9:.1f}",
             f"{found.worker_memory / 1e9:.1f}",
@@ -171,7 +176,7 @@ def billion_tables(constants: Constants) -> str:
     ]
     header = (
         "machines",
-        *("assign", "rows", "merge", "add", "near", "centres", "read", "tasks"),
+        *("assign", "rows", "merge", "add", "near", "list", "centres", "read", "tasks"),
         *("seconds", "wire GB", "worker GB", "driver GB", "first bottleneck"),
     )
     parts = [

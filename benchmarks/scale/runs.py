@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import distributed
 import numpy as np
 import psutil
 
@@ -74,11 +75,11 @@ def on_cluster(path: Path, n_clusters: int, n_partitions: int, n_workers: int, s
     marks: list[tuple[float, int]] = []
     folder = Path(tempfile.mkdtemp(prefix="closure-kmeans-scale-"))
     try:
-        with local_cluster(n_workers) as cluster:
+        with local_cluster(n_workers) as cluster, distributed.Client(cluster, direct_to_workers=True) as client:
             began = time.perf_counter()
             fitted = DistributedClosureKMeans(
                 n_clusters,
-                client=cluster.scheduler_address,
+                client=client,
                 storage=folder,
                 n_partitions=n_partitions,
                 random_state=seed,

@@ -39,6 +39,13 @@ def parameters(model: BaseKMeans) -> None:
         raise TypeError(f"callback must be callable, got {model.callback!r}")
 
 
+def dtype(value: Any, fit: str) -> None:
+    """What is taken as it is, by a kind of fit that converts nothing."""
+    if value not in DTYPES:
+        allowed = ", ".join(np.dtype(dtype).name for dtype in DTYPES)
+        raise TypeError(f"X must hold one of {allowed} {fit}, got {value}")
+
+
 def n_bytes(name: str, value: object) -> int:
     """A number of bytes, or a text such as 500MB or 1GB."""
     if isinstance(value, str):

@@ -151,13 +151,13 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         # Only now that all went well.
         self.__dict__.update(fitted)
         validate_data(self, X, skip_check_array=True)
-        if self.stopped_by_ == "interrupted":
-            warnings.warn(
-                f"interrupted: the model is as it was after iteration {self.n_iter_}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        self._warn_if_interrupted()
         return self
+
+    def _warn_if_interrupted(self) -> None:
+        if self.stopped_by_ == "interrupted":
+            message = f"interrupted: the model is as it was after iteration {self.n_iter_}"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
 
     def _fit(
         self, X: NDArray[Any], weights: NDArray[np.float64], n_clusters: int, init: str | NDArray[Any], began: float

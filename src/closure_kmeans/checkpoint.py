@@ -178,14 +178,20 @@ def check_identity(what: str, saved: dict[str, Any], own: dict[str, Any]) -> Non
         raise FileFormatError(f"{what} is of another fit: {'; '.join(differences)}. Remove it to begin anew")
 
 
-def fingerprint(model: BaseKMeans, X: NDArray[Any], weights: NDArray[Any], init: str | NDArray[Any]) -> dict[str, Any]:
-    """What makes a fit the same fit: the version, the parameters and the data, of which a sample of rows is enough."""
+def identify(model: BaseKMeans, init: str | NDArray[Any]) -> dict[str, Any]:
+    """What makes a fit the same fit, but for the data: the version and the parameters."""
     parameters = plain_parameters(model)
     del parameters["max_iter"]
     return {
         "version": closure_kmeans.__version__,
         **parameters,
         "init": init if isinstance(init, str) else f"an array with digest {digest(init)}",
+    }
+
+
+def fingerprint(model: BaseKMeans, X: NDArray[Any], weights: NDArray[Any], init: str | NDArray[Any]) -> dict[str, Any]:
+    """What makes a fit the same fit: a sample of the rows is enough of the data."""
+    return identify(model, init) | {
         "sample_weight": digest(weights),
         "X": f"{X.shape[0]} x {X.shape[1]} {X.dtype}",
         "the digest of X": sample_digest(X),

@@ -246,6 +246,8 @@ class ClosureKMeans(BaseKMeans):
             raise TypeError(f"scratch must be a path, got {self.scratch!r}")
         if self.memory_limit is not None:
             check.n_bytes("memory_limit", self.memory_limit)
+            if self.scratch is not None and not (os.path.isdir(self.scratch) and os.access(self.scratch, os.W_OK)):
+                raise ValueError(f"scratch must be a folder that can be written to, got '{os.fspath(self.scratch)}'")
             check.choice("neighborhoods with memory_limit", self.neighborhoods, ("auto", "fresh"))
             if isinstance(self.init, str):
                 check.choice("init with memory_limit", self.init, ("tree",))
@@ -302,9 +304,7 @@ class ClosureKMeans(BaseKMeans):
         if self.memory_limit is None:
             return super()._rows(X)
         rows = open_vectors(cast(Rows, X)) if hasattr(X, "shape") else super()._rows(X)
-        if rows.dtype not in check.DTYPES:
-            allowed = ", ".join(np.dtype(dtype).name for dtype in check.DTYPES)
-            raise TypeError(f"X must hold one of {allowed} with memory_limit, got {rows.dtype}")
+        check.dtype(rows.dtype, "with memory_limit")
         return rows
 
     def _weights(self, sample_weight: ArrayLike | None, rows: Any) -> NDArray[np.float64]:

@@ -43,7 +43,7 @@ BYTES_PER_SLAB_POINT = 48
 # Bytes that threads need to work in.
 WORKSPACE = 4 << 20
 # Values widened at a time, so that they do.
-BLOCK_VALUES = 1 << 17
+WIDENED_VALUES = 1 << 17
 # A slab must be worth a tree.
 SMALLEST_SLAB = 1024
 
@@ -233,7 +233,7 @@ def sort_into_cells(
         forget(X)
         return look and are_bytes(rows)
 
-    in_bytes = threads.for_each_block(sort, len(cell_of), min(512, rows_per_block(X, BLOCK_VALUES)))
+    in_bytes = threads.for_each_block(sort, len(cell_of), min(512, rows_per_block(X, WIDENED_VALUES)))
     return cell_of, norms, all(in_bytes)
 
 
@@ -279,7 +279,7 @@ def refine_layout(
         n_leaves = min(max(1, last_label - first_label), last - first)
         tree = grow_partition(slab.coordinates, slab.origin, n_leaves, rng, threads)
         labels[first:last] = first_label + np.repeat(np.arange(n_leaves, dtype=np.int32), np.diff(tree.starts))
-        for block in blocks_of(last - first, rows_per_block(slab.rows, BLOCK_VALUES)):
+        for block in blocks_of(last - first, rows_per_block(slab.rows, WIDENED_VALUES)):
             stored.points.rows[first + block.start : first + block.stop] = slab.rows[tree.members[block]]
         stored.order[first:last] = stored.order[first:last][tree.members]
         cuts, found = cut_into_cells(slab.coordinates, tree.members, max(CELLS_PER_SLAB, N_CELLS // n_slabs))
@@ -315,18 +315,18 @@ def load_slab(
     pieces: list[slice],
     memory: SlabMemory,
     threads: Threads,
-    n_more: int = 0,
+    n_entered: int = 0,
 ) -> Points:
-    """The points in some pieces of the file, and places for some more, in memory."""
+    """The points in some pieces of the file, and places for the centres that are entered, in memory."""
     size = sum(piece.stop - piece.start for piece in pieces)
-    rows, coordinates = memory.rows[: size + n_more], memory.coordinates[: size + n_more]
+    rows, coordinates = memory.rows[: size + n_entered], memory.coordinates[: size + n_entered]
     gather(points.rows, pieces, rows)
     rows[size:] = 0
 
     def project(first: int, last: int) -> None:
         coordinates[first:last] = along(shifted(as_numbers(rows[first:last]), points.mean), axes)
 
-    threads.for_each_block(project, size, rows_per_block(rows, BLOCK_VALUES))
+    threads.for_each_block(project, size, rows_per_block(rows, WIDENED_VALUES))
     weights = points.weights
     if len(weights) > 1:
         weights = np.ones(len(rows))

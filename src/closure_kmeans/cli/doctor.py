@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import tempfile
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,8 +25,8 @@ from closure_kmeans._validation import DTYPES, physical_memory
 from closure_kmeans.base import BaseKMeans
 from closure_kmeans.cli.common import example, report, with_json, with_quiet
 
-LIBRARIES = ("numpy", "scipy", "scikit-learn", "numba", "threadpoolctl", "safetensors", "tqdm", "click")
-OPTIONAL = ("h5py", "pyarrow", "faiss-cpu", "matplotlib")
+# Extras for those who work on this library.
+DEVELOPMENT = ("bench", "dev", "docs", "test")
 # Instructions that the kernels gain from.
 SIMD = ("sse4.2", "avx", "avx2", "fma", "avx512f", "avx512vnni", "neon", "sve")
 
@@ -45,8 +46,8 @@ def doctor(as_json: bool) -> None:
             "closure-kmeans": closure_kmeans.__version__,
             "Python": platform.python_version(),
             "system": platform.platform(),
-            "libraries": {name: _version(name) for name in LIBRARIES},
-            "optional libraries": {name: _version(name) for name in OPTIONAL},
+            "libraries": {name: _version(name) for name, extra in _requirements() if extra is None},
+            "optional libraries": {name: _version(name) for name, extra in _requirements() if extra is not None},
             "processor": llvm.get_host_cpu_name(),
             "SIMD": [name for name in SIMD if features.get(name)],
             "threads": count_threads(None),
@@ -82,6 +83,21 @@ def _is_writable(folder: Path) -> bool:
     while not folder.exists():
         folder = folder.parent
     return os.access(folder, os.W_OK)
+
+
+def _requirements() -> list[tuple[str, str | None]]:
+    """What this library needs, and the extra that needs it, as its installation says."""
+    try:
+        requirements = requires("closure-kmeans") or []
+    except PackageNotFoundError:  # run from its sources
+        return []
+    found = []
+    for requirement in requirements:
+        name = re.split(r"[^\w.-]", requirement)[0]
+        extra = re.search(r"extra == .(\w+)", requirement)
+        if name != "closure-kmeans" and (extra is None or extra[1] not in DEVELOPMENT):
+            found.append((name, extra and extra[1]))
+    return found
 
 
 def _version(package: str) -> str | None:

@@ -38,11 +38,11 @@ class Cluster:
         self._token = uuid4().hex[:8]
         self._n_calls = 0
 
-    def run(self, stage: str, task: Callable[..., Any], arguments: Arguments) -> list[Any]:
-        """Results of a task for each of some arguments, with a bar that shows how far it is."""
+    def run(self, stage: str, task: Callable[..., Any], arguments: Arguments) -> Iterator[Any]:
+        """Results of a task for each of some arguments, one after the other, with a bar that shows how far it is."""
         return self._watched(stage, arguments, self._submit(task, arguments))
 
-    def run_delayed(self, stage: str, task: Callable[..., Any], firsts: list[Any], rest: Arguments) -> list[Any]:
+    def run_delayed(self, stage: str, task: Callable[..., Any], firsts: list[Any], rest: Arguments) -> Iterator[Any]:
         """The same where the first argument of each task is a delayed object of Dask."""
         delayed = library("dask", "dask", PURPOSE).delayed(task, pure=False)
         tasks = [delayed(first, *others) for first, others in zip(firsts, rest, strict=True)]
@@ -71,13 +71,11 @@ class Cluster:
         prefix = f"{task.__name__}-{self._token}-{self._n_calls}"
         return [self._client.submit(task, *some, key=f"{prefix}-{i}", pure=False) for i, some in enumerate(arguments)]
 
-    def _watched(self, stage: str, arguments: Arguments, futures: list[Any]) -> list[Any]:
-        results = []
+    def _watched(self, stage: str, arguments: Arguments, futures: list[Any]) -> Iterator[Any]:
         with tqdm(total=len(futures), desc=stage, disable=not self._verbose, leave=False) as bar:
             for result in self._results(stage, name_tasks(futures, arguments), futures):
-                results.append(result)
+                yield result
                 bar.update()
-        return results
 
     def _results(self, stage: str, names: dict[str, str], futures: list[Any]) -> Iterator[Any]:
         """Take the results in order; whatever happens, nothing is left running or kept."""
@@ -86,7 +84,7 @@ class Cluster:
         futures.clear()
         try:
             while waiting:
-                yield self._client.gather(waiting[-1], direct=True)  # from the worker, not by way of the scheduler
+                yield self._client.gather(waiting[-1])
                 waiting.pop()
         except killed as error:
             raise ChildProcessError(
@@ -117,8 +115,9 @@ def connect(client: Any, n_jobs: int | None, verbose: int) -> Iterator[Cluster]:
     distributed = library("distributed", "dask", PURPOSE)
     with ExitStack() as stack:
         if client is None:
-            client = stack.enter_context(local_cluster(count_threads(n_jobs)))
-        if not isinstance(client, distributed.Client):
+            own = stack.enter_context(local_cluster(count_threads(n_jobs)))
+            client = stack.enter_context(distributed.Client(own, set_as_default=False, direct_to_workers=True))
+        elif not isinstance(client, distributed.Client):
             client = stack.enter_context(distributed.Client(client, set_as_default=False))
         try:
             client.wait_for_workers(1, timeout=PATIENCE)

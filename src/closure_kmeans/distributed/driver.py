@@ -30,6 +30,7 @@ from closure_kmeans.distributed.passes import (
     add_sums,
     assign_partition,
     centers_name,
+    find_near,
     load_labels,
     merge_sums,
     split_name,
@@ -40,11 +41,9 @@ from closure_kmeans.iteration import Clustering, Iteration, Step
 from closure_kmeans.layout import along, forget, on_disk
 from closure_kmeans.neighborhoods import Neighborhoods
 from closure_kmeans.points import Points, hash_rows
-from closure_kmeans.quantizer import nearest_centers, sample_accuracy
-from closure_kmeans.slabs import Totals, means_of, nearest_cells, no_totals
+from closure_kmeans.quantizer import sample_accuracy
+from closure_kmeans.slabs import Totals, means_of, no_totals
 
-# Cells that are near a centre: those of several partitions, so that points at a border meet the clusters beyond it.
-NEAR_CELLS = 64
 # Times that a random plane may fail to split a cluster.
 MOST_SPLITS = 50
 
@@ -86,8 +85,8 @@ class Driver:
     ----------
     history : list of Iteration
         The iterations that were found in the folder.
-    saved : dict or None
-        The fit that was found there.
+    saved : str or None
+        The last file of centres that was found there.
     """
 
     layout: Layout
@@ -112,15 +111,14 @@ class Driver:
         self._n_passes = 0
         self._totals: Totals | None = None
         self.history: list[Iteration] = []
-        self.saved = folder.list("centers")[-1:]
+        self.saved = max(folder.list("centers"), default=None)
 
     # -- the state -----------------------------------------------------------------------------------------------------
 
-    def restore(self) -> tuple[Clustering, bool]:
-        """The fit that was found in the folder, and whether it was at its end."""
-        path = self._folder.fetch(self.saved[0])
-        with reading(path, "centres"):
-            arrays, facts = self._folder.map_tensors(self.saved[0], "centers")
+    def restore(self, saved: str) -> tuple[Clustering, bool]:
+        """The fit as of a file of centres, and whether it was at its end."""
+        with reading(self._folder.fetch(saved), "centres"):
+            arrays, facts = self._folder.map_tensors(saved, "centers")
             check_identity(f"'{self._folder.url}'", facts["identity"], self._identity)
             loaded = {name: np.array(array) for name, array in arrays.items()}
             self.history = [Iteration(*record) for record in facts["history"]]
@@ -239,11 +237,12 @@ class Driver:
     ) -> Iterable[Sums]:
         """Run a task over all partitions; their sums, merged, in fixed order."""
         self._n_passes += 1
-        told = Pass(old_labels, self._n_passes, self._iteration, ahead, hartigan, leaf_size, seed)
-        numbers = range(len(self.layout.starts) - 1)
-        arguments = [(Partition(self._folder, number), told) for number in numbers]
-        stage = f"iteration {self._iteration + 1}"
-        return self._cluster.merge(stage, task, arguments, merge_sums)
+        this_pass = Pass(old_labels, self._n_passes, self._iteration, ahead, hartigan, leaf_size, seed)
+        arguments = [(partition, this_pass) for partition in self._partitions()]
+        return self._cluster.merge(f"iteration {self._iteration + 1}", task, arguments, merge_sums)
+
+    def _partitions(self) -> list[Partition]:
+        return [Partition(self._folder, number) for number in range(len(self.layout.starts) - 1)]
 
     def _add_up(self, several: Iterable[Sums]) -> Sums:
         """Add sums to those of all clusters, which begin at zero; what else they say, without the sums."""
@@ -270,20 +269,14 @@ class Driver:
         return Points(layout.sample, layout.mean, np.ones(1), layout.sample, layout.mean, layout.spherical)
 
     def _find_near(self, centers: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The centres near each partition, one after the other, and where those of each begin.
-
-        A centre is near the partitions of the cells that are nearest to it, and so is the nearest centre of a cell.
-        """
-        layout, threads, n_centers = self.layout, self._threads, len(centers)
-        coordinates = along(centers, layout.axes)
-        near = np.sort(layout.partition_of[nearest_cells(layout.cells, coordinates, threads, NEAR_CELLS)], axis=1)
-        is_first = np.column_stack([np.ones(n_centers, np.bool_), near[:, 1:] != near[:, :-1]])
-        center, _ = np.nonzero(is_first)
-        nearest, _ = nearest_centers(layout.cells, coordinates, np.zeros_like(coordinates[0]), threads)
-        partition_of = np.concatenate([near[is_first], layout.partition_of])
-        pairs = np.unique(partition_of * np.int64(n_centers) + np.concatenate([center, nearest]))
-        starts = np.searchsorted(pairs, np.arange(len(layout.starts)) * n_centers)
-        return (pairs % n_centers).astype(np.int32), starts
+        """The centres near each partition, which tasks find, one after the other, and where those of each begin."""
+        name = f"coordinates/{self._n_passes:06}.npy"
+        self._folder.save(name, along(centers, self.layout.axes))
+        arguments = [(partition, name, len(centers)) for partition in self._partitions()]
+        pairs = np.unique(np.concatenate(list(self._cluster.run("entering the centres", find_near, arguments))))
+        self._folder.remove("coordinates")
+        starts = np.searchsorted(pairs, np.arange(len(self.layout.starts)) * len(centers))
+        return (pairs % len(centers)).astype(np.int32), starts
 
     # -- empty clusters ------------------------------------------------------------------------------------------------
 
@@ -339,13 +332,11 @@ class Driver:
 
     def labels(self, state: Clustering) -> NDArray[np.int32]:
         """The labels of all rows in the order of the user, in a temporary file that is mapped into memory."""
-        starts = self.layout.starts
-        labels = on_disk((int(starts[-1]),), np.int32, None)
-        for number in range(len(starts) - 1):
-            partition = Partition(self._folder, number)
-            order = self._folder.map(order_name(number))[:, 0]
-            labels[order] = load_labels(partition, state.labels.version)
-            self._folder.drop_copy(order_name(number))
+        labels = on_disk((int(self.layout.starts[-1]),), np.int32, None)
+        for partition in self._partitions():
+            name = order_name(partition.number)
+            labels[self._folder.map(name)[:, 0]] = load_labels(partition, state.labels.version)
+            self._folder.drop_copy(name)
             forget(labels)
         return labels
 

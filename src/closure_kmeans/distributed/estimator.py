@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,11 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
-import closure_kmeans
 from closure_kmeans import _validation as check
 from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.base import Outcome, fitted_attributes
-from closure_kmeans.checkpoint import digest
+from closure_kmeans.checkpoint import identify
 from closure_kmeans.distributed.cluster import Cluster, connect
 from closure_kmeans.distributed.driver import Driver
 from closure_kmeans.distributed.files import SharedFolder, fit_folder, shared_folder
@@ -31,7 +29,6 @@ from closure_kmeans.iteration import Clustering, Iteration, alternate
 from closure_kmeans.neighborhoods import FreshNeighborhoods
 from closure_kmeans.points import as_numbers, precision, unit_rows
 from closure_kmeans.recorder import Recorder
-from closure_kmeans.storage import plain_parameters
 
 
 class DistributedClosureKMeans(ClosureKMeans):
@@ -41,8 +38,8 @@ class DistributedClosureKMeans(ClosureKMeans):
     workers share. In an iteration a task for each partition assigns its points, and returns the sums of only those
     clusters that they are in; the driver adds these up and writes the next file of centres. The centres near a
     partition are entered into its trees as points, so that the borders between partitions are none for clusters. No
-    process holds anything in proportion to the number of rows, and no worker more of the centres than those near its
-    partition.
+    process holds more of the rows than a small sample and the partitions that it works on, and no worker more of the
+    centres than those near its partition and, for a moment, the coordinates of all.
 
     As on one machine: the distortion never rises (theorem 1: a step that would raise it is redone by the paper's rule);
     exactly k clusters, none empty, or an error; Hartigan's rule and extrapolated centres. The sizes that Hartigan's
@@ -66,8 +63,8 @@ class DistributedClosureKMeans(ClosureKMeans):
         Settings of the file systems of ``storage`` and of the rows, for fsspec.
     n_partitions : int, default=None
         Parts that the rows are laid out in. A task holds one of them in memory, two or three times while the rows are
-        laid out; there should be as many as all workers have threads. By default 16, or more of them to have no more
-        than 256 MB each.
+        laid out; there should be as many as all workers have threads. By default 16, or as many more as it takes for
+        each to have at most 256 MB of rows; but each has at least 1,024 rows.
     column : str, default=None
         The column of Parquet files, or the data set of HDF5 files.
     init : "tree", array or model, default="tree"
@@ -139,6 +136,11 @@ verbose
         self.n_partitions = n_partitions
         self.column = column
 
+    @classmethod
+    def paper(cls, n_clusters: int = 2, **parameters: Any) -> ClosureKMeans:
+        """Not here: the trees that the paper keeps are trees over all points."""
+        raise NotImplementedError("the algorithm as the paper has it is for one machine: ClosureKMeans.paper")
+
     def _check_parameters(self) -> None:
         super()._check_parameters()
         if self.n_partitions is not None:
@@ -149,6 +151,11 @@ verbose
             raise TypeError(f"storage_options must be a dict, got {self.storage_options!r}")
         if isinstance(self.init, str):
             check.choice("init of a distributed fit", self.init, ("tree",))
+        elif not isinstance(self.init, BaseEstimator) and np.ndim(self.init) == 1:
+            raise ValueError(
+                "init of a distributed fit must be 'tree', a model or an array of centres, "
+                f"got labels, of shape {np.shape(self.init)}"
+            )
 
     def fit(self, X: Any, y: None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Cluster the rows of X.
@@ -167,24 +174,23 @@ verbose
         if sample_weight is not None:
             raise ValueError("sample_weight must be None: all rows of a distributed fit weigh the same")
         self._check_parameters()
-        with connect(self.client, self.n_jobs, self.verbose) as cluster, self._folder() as folder:
+        with self._folder() as folder, connect(self.client, self.n_jobs, self.verbose) as cluster:
             source = open_source(X, self.column, self.storage_options or {}, folder, cluster)
             fitted = self._fit_in(folder, cluster, source, began)
         self.__dict__.update(fitted, n_features_in_=source.width)
-        if self.stopped_by_ == "interrupted":
-            warnings.warn(
-                f"interrupted: the model is as it was after iteration {self.n_iter_}", RuntimeWarning, stacklevel=2
-            )
+        self._warn_if_interrupted()
         return self
 
     @contextmanager
     def _folder(self) -> Iterator[SharedFolder]:
         """Where the fit has its files."""
         if self.storage is not None:
-            yield fit_folder(self.storage, self.storage_options)
+            folder = fit_folder(self.storage, self.storage_options)
+            folder.check_writable()
+            yield folder
             return
-        with tempfile.TemporaryDirectory(prefix="closure-kmeans-") as folder:
-            yield shared_folder(folder)
+        with tempfile.TemporaryDirectory(prefix="closure-kmeans-") as temporary:
+            yield shared_folder(temporary)
 
     def _fit_in(self, folder: SharedFolder, cluster: Cluster, source: Source, began: float) -> dict[str, Any]:
         """Lay the rows out, or find them laid out, and iterate: the attributes of the fitted model."""
@@ -193,7 +199,8 @@ verbose
             init = unit_rows(init, "init")
         rng = check.generator(self.random_state)
         with Threads(count_threads(self.n_jobs)) as threads:
-            driver = Driver(folder, cluster, self.n_clusters, self._identity(source, init), rng, threads)
+            identity = identify(self, init) | {"X": f"{source.width} {source.dtype} columns, {source.identity}"}
+            driver = Driver(folder, cluster, self.n_clusters, identity, rng, threads)
             state, converged = self._begin(driver, source, init, folder, cluster, rng, threads)
             with Recorder(self, began, int(driver.layout.starts[-1]), driver) as record:
                 stopped_by = "converged"
@@ -217,8 +224,8 @@ verbose
     ) -> tuple[Clustering, bool]:
         """The state to go on from, and whether there is nothing more to do."""
         driver.neighborhoods = FreshNeighborhoods(driver.draw, self.leaf_size, 2**31, self.target_accuracy)
-        if driver.saved:
-            state, converged = driver.restore()
+        if driver.saved is not None:
+            state, converged = driver.restore(driver.saved)
             driver.layout = read_layout(folder)
             return state, converged
         shards = source.shards()
@@ -257,17 +264,6 @@ verbose
             on_iteration=record,
             expand=driver.neighborhoods.expand,
         )
-
-    def _identity(self, source: Source, init: str | NDArray[Any]) -> dict[str, Any]:
-        """What makes a fit the same fit."""
-        parameters = plain_parameters(self)
-        del parameters["max_iter"]
-        return {
-            "version": closure_kmeans.__version__,
-            **parameters,
-            "init": init if isinstance(init, str) else f"an array with digest {digest(init)}",
-            "X": f"{source.width} {source.dtype} columns, {source.identity}",
-        }
 
     def _for_centers(self, n_clusters: int) -> ClosureKMeans:
         parameters = self.get_params(deep=False)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -25,6 +25,8 @@ from closure_kmeans.vectors.binary import map_npy, write_npy
 PURPOSE = "a distributed fit"
 # The folder of a fit in a place of the user, where nothing else is touched.
 FIT = "closure-kmeans-fit"
+
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class SharedFolder:
         """The file system, and the path in it."""
         found: tuple[Any, str] = library("fsspec.core", "dask", PURPOSE).url_to_fs(self.url, **self.options)
         return found
+
+    def check_writable(self) -> None:
+        """Find out now, and not after an hour, that there is no place to write to."""
+        self.save(".begun.npy", np.zeros((1, 1)))
+        self.remove(".begun.npy")
 
     def write(self, name: str, write: Callable[[Path], None]) -> None:
         """Have a file written by ``write``, which gets a path and must write it whole or not at all."""
@@ -112,6 +119,17 @@ class SharedFolder:
             file.seek(file.tell() + first * shape[1] * dtype.itemsize)
             values = np.frombuffer(file.read((last - first) * shape[1] * dtype.itemsize), dtype)
             return values.reshape(last - first, shape[1])
+
+    def save_record(self, name: str, record: Any) -> None:
+        """Write a named tuple of arrays and plain values."""
+        arrays = {field: value for field, value in record._asdict().items() if isinstance(value, np.ndarray)}
+        plain = {field: value for field, value in record._asdict().items() if field not in arrays}
+        self.save_tensors(name, type(record).__name__, arrays, {"plain": plain})
+
+    def load_record(self, name: str, kind: type[Record]) -> Record:
+        """A named tuple that was written."""
+        arrays, facts = self.map_tensors(name, kind.__name__)
+        return kind(**{field: np.array(array) for field, array in arrays.items()}, **facts["plain"])
 
     def save_tensors(self, name: str, kind: str, arrays: Arrays, facts: dict[str, Any]) -> None:
         """Write several arrays and some facts."""

@@ -8,8 +8,7 @@ partitions; only counts, cells and a few rows come to the driver.
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +41,7 @@ from closure_kmeans.points import Points, are_bytes, precision, unit_rows
 from closure_kmeans.quantizer import SAMPLE_ROWS
 from closure_kmeans.slabs import add_slab, no_totals
 
+PLAN = "sorted/plan.safetensors"
 # Rows of a sample that show one cell.
 ROWS_PER_CELL = 32
 # Pieces of a partition whose middles tell which centres are near it.
@@ -50,25 +50,28 @@ CELLS_PER_PARTITION = 32
 PARTITION_BYTES, MANY_PARTITIONS, SMALLEST_PARTITION = 1 << 28, 16, 1024
 
 
-class Plan(NamedTuple):
-    """What the tasks of a layout are told: what was learned on the sample, and where to put the rows."""
+Cut: TypeAlias = tuple[int, int]  # a place among all sorted rows: a cell, and how many of its rows come before
 
-    folder: SharedFolder
+
+class Plan(NamedTuple):
+    """What was learned on the sample: a file for the tasks of a layout."""
+
     mean: NDArray[Any]
     axes: NDArray[Any] | None
     cells: NDArray[Any]
     spherical: bool
-    look: bool  # whether the rows may be whole numbers that can be held as bytes
+    may_be_bytes: bool  # whether the rows may be whole numbers that can be held as bytes
 
 
-class Share(NamedTuple):
+class Recipe(NamedTuple):
     """What one partition is made of."""
 
-    pieces: list[tuple[int, int, int]]  # shard, and which of its sorted rows: from, to
+    n_shards: int
+    begin: Cut
+    end: Cut
     dtype: str  # that the rows are held in
     first_label: int
     n_labels: int
-    n_cells: int
     first_watched: int  # of the rows
     stride: int
     seed: int
@@ -105,35 +108,39 @@ def lay_out(
     n_cells = max(N_CELLS, CELLS_PER_SLAB * n_partitions)
     n_points = shards[-1].start + shards[-1].last - shards[-1].first
     stride = -(-n_points // (ROWS_PER_CELL * n_cells))
-    sample = np.concatenate(
-        cluster.run("drawing a sample", sample_shard, [(shard, stride, spherical) for shard in shards])
-    )
+    sampled = cluster.run("drawing a sample", sample_shard, [(shard, stride, spherical) for shard in shards])
+    sample = np.concatenate(list(sampled))
     learned = learn_cells(sample.astype(precision(sample.dtype)), n_cells, n_axes, rng, threads)
-    look = sample.dtype == np.float32 and not spherical and are_bytes(sample)
-    plan = Plan(folder, *learned, spherical, look)
+    in_bytes = sample.dtype == np.float32 and not spherical and are_bytes(sample)
+    plan = Plan(*learned, spherical, in_bytes)
     folder.remove("sorted")
-    found = cluster.run("sorting the rows", sort_shard, [(shard, i, plan) for i, shard in enumerate(shards)])
-    in_bytes = look and all(shard_in_bytes for _, shard_in_bytes in found)
+    folder.save_record(PLAN, plan)
+    sizes = np.zeros(len(plan.cells), np.int64)
+    to_sort = [(shard, i, folder) for i, shard in enumerate(shards)]
+    for counts, shard_in_bytes in cluster.run("sorting the rows", sort_shard, to_sort):
+        sizes += counts
+        in_bytes &= shard_in_bytes
     dtype = np.dtype(np.uint8) if in_bytes else sample.dtype
     starts = np.arange(n_partitions + 1) * n_points // n_partitions
     stride = -(-n_points // SAMPLE_ROWS)
-    pieces = share_out(np.array([counts for counts, _ in found]), starts)
+    cuts = cut_cells(sizes, starts)
     label_starts = n_clusters * starts // n_points
-    shares = [
-        Share(
-            pieces=pieces[i],
+    recipes = [
+        Recipe(
+            n_shards=len(shards),
+            begin=cuts[i],
+            end=cuts[i + 1],
             dtype=dtype.str,
             first_label=int(label_starts[i]),
             n_labels=int(label_starts[i + 1] - label_starts[i]),
-            n_cells=CELLS_PER_PARTITION,
             first_watched=-int(starts[i]) % stride,
             stride=stride,
             seed=int(rng.integers(2**63)),
         )
         for i in range(n_partitions)
     ]
-    arguments = [(Partition(folder, i), share, plan) for i, share in enumerate(shares)]
-    arranged: list[Arranged] = cluster.run("arranging the partitions", arrange_partition, arguments)
+    arguments = [(Partition(folder, i), recipe) for i, recipe in enumerate(recipes)]
+    arranged: list[Arranged] = list(cluster.run("arranging the partitions", arrange_partition, arguments))
     folder.remove("sorted")
     folder.remove(INPUT)
     layout = Layout(
@@ -146,25 +153,26 @@ def lay_out(
         stride=stride,
         spherical=spherical,
     )
-    arrays = {name: value for name, value in layout._asdict().items() if isinstance(value, np.ndarray)}
-    folder.save_tensors(LAYOUT, "layout", arrays, {"stride": stride, "spherical": spherical})
+    folder.save_record(LAYOUT, layout)
     return layout, [part.sums for part in arranged]
 
 
-def share_out(counts: NDArray[np.int64], starts: NDArray[np.int64]) -> list[list[tuple[int, int, int]]]:
-    """Which sorted rows of each shard come into each partition, given how many rows of each shard are in each cell.
+def cut_cells(sizes: NDArray[np.int64], starts: NDArray[np.int64]) -> list[Cut]:
+    """Where partitions begin, given how many rows there are in each cell.
 
     All rows have an order: by cell, then by shard, then as they lie there. A partition is a range of it, and so is what
     it takes of a shard.
     """
-    before = np.cumsum(counts, axis=1) - counts  # of a shard, in the cells before
-    begins = np.cumsum(counts, axis=0) - counts + before.sum(axis=0)  # of the rows of a shard in a cell, among all
-    cells = np.searchsorted(before.sum(axis=0), starts, side="right") - 1  # where partitions begin
-    cuts = (before[:, cells] + np.clip(starts - begins[:, cells], 0, counts[:, cells])).T
-    return [
-        [(shard, int(first), int(last)) for shard, (first, last) in enumerate(zip(*cut, strict=True)) if first < last]
-        for cut in pairwise(cuts)
-    ]
+    before = np.cumsum(sizes) - sizes
+    cells = np.searchsorted(before, starts, side="right") - 1
+    return list(zip(cells.tolist(), (starts - before[cells]).tolist(), strict=True))
+
+
+def cut_shards(cell: NDArray[np.int64], rank: int) -> list[int]:
+    """Where a cut is in each shard, given where the rows of its cell begin and end there."""
+    sizes = cell[1] - cell[0]
+    places: list[int] = (cell[0] + np.clip(rank - np.cumsum(sizes) + sizes, 0, sizes)).tolist()
+    return places
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -177,45 +185,59 @@ def sample_shard(shard: Shard, stride: int, spherical: bool) -> NDArray[Any]:
     return unit_rows(rows[lengths > 0]) if spherical else rows  # those without a direction are found as they are sorted
 
 
-def sort_shard(shard: Shard, number: int, plan: Plan) -> tuple[NDArray[np.int64], bool]:
+def sort_shard(shard: Shard, number: int, folder: SharedFolder) -> tuple[NDArray[np.int64], bool]:
     """Write the rows of a shard, and their numbers, in the order of cells; how many each has, and if all are bytes."""
+    plan = folder.load_record(PLAN, Plan)
     rows = shard.read()
     with Threads(1) as threads:
         try:
             rows = unit_rows(rows) if plan.spherical else rows
-            cell_of, _, in_bytes = sort_into_cells(rows, plan.mean, plan.axes, plan.cells, False, plan.look, threads)
+            cell_of, _, in_bytes = sort_into_cells(
+                rows, plan.mean, plan.axes, plan.cells, False, plan.may_be_bytes, threads
+            )
         except ValueError as error:
             raise ValueError(f"{shard}: {error}") from error
     order, starts = _kernels.group_by_label(cell_of, len(plan.cells))
-    plan.folder.save(f"sorted/{number:06}.npy", rows[order])
-    plan.folder.save(f"sorted/{number:06}.order.npy", (shard.start + order.astype(np.int64))[:, np.newaxis])
+    folder.save(f"sorted/{number:06}.npy", rows[order])
+    folder.save(f"sorted/{number:06}.order.npy", (shard.start + order.astype(np.int64))[:, np.newaxis])
+    folder.save(f"sorted/{number:06}.starts.npy", starts[:, np.newaxis])
     return np.diff(starts), in_bytes
 
 
-def arrange_partition(partition: Partition, share: Share, plan: Plan) -> Arranged:
+def find_pieces(folder: SharedFolder, n_shards: int, begin: Cut, end: Cut) -> list[tuple[int, int, int]]:
+    """What comes between two cuts: shards, and which of their sorted rows, from and to."""
+    names = [f"sorted/{shard:06}.starts.npy" for shard in range(n_shards)]
+    starts = np.hstack([folder.read(name, begin[0], end[0] + 2) for name in names])
+    firsts, lasts = cut_shards(starts[:2], begin[1]), cut_shards(starts[-2:], end[1])
+    return [piece for piece in zip(range(n_shards), firsts, lasts, strict=True) if piece[1] < piece[2]]
+
+
+def arrange_partition(partition: Partition, recipe: Recipe) -> Arranged:
     """Write the rows of a partition, their numbers and their first labels, in the order of a tree of their own."""
     folder, number = partition
-    rows = np.concatenate([folder.read(f"sorted/{i:06}.npy", a, b) for i, a, b in share.pieces])
-    order = np.concatenate([folder.read(f"sorted/{i:06}.order.npy", a, b) for i, a, b in share.pieces])
-    rows = rows.astype(share.dtype, copy=False)
+    plan = folder.load_record(PLAN, Plan)
+    pieces = find_pieces(folder, recipe.n_shards, recipe.begin, recipe.end)
+    rows = np.concatenate([folder.read(f"sorted/{i:06}.npy", a, b) for i, a, b in pieces])
+    order = np.concatenate([folder.read(f"sorted/{i:06}.order.npy", a, b) for i, a, b in pieces])
+    rows = rows.astype(recipe.dtype, copy=False)
     rows = rows.view(np.uint16) if rows.dtype == np.float16 else rows
     points = Points(rows, plan.mean, np.ones(1), rows, plan.mean, plan.spherical)
     with Threads(1) as threads:
         memory = slab_memory(points, plan.axes, len(rows))
         slab = load_slab(points, plan.axes, [slice(0, len(rows))], memory, threads)
-        rng = np.random.default_rng(share.seed)
-        tree = grow_partition(slab.coordinates, slab.origin, max(1, share.n_labels), rng, threads)
-        _, cells = cut_into_cells(slab.coordinates, tree.members, share.n_cells)
+        rng = np.random.default_rng(recipe.seed)
+        tree = grow_partition(slab.coordinates, slab.origin, max(1, recipe.n_labels), rng, threads)
+        _, cells = cut_into_cells(slab.coordinates, tree.members, CELLS_PER_PARTITION)
         rows = rows[tree.members]
         labels = np.repeat(np.arange(len(tree.starts) - 1, dtype=np.int32), np.diff(tree.starts))
         totals = no_totals(len(tree.starts) - 1, rows.shape[1])
         add_slab(slab._replace(rows=rows), labels, totals, threads)
     folder.save(rows_name(number), rows)
     folder.save(order_name(number), order[tree.members])
-    labels += np.int32(share.first_label)
+    labels += np.int32(recipe.first_label)
     save_labels(partition, 0, labels)
-    ids = share.first_label + np.arange(len(tree.starts) - 1, dtype=np.int32)
-    sample = slice(share.first_watched, None, share.stride)
+    ids = recipe.first_label + np.arange(len(tree.starts) - 1, dtype=np.int32)
+    sample = slice(recipe.first_watched, None, recipe.stride)
     return Arranged(cells, rows[sample], Sums(*present(ids, totals), labels[sample], len(labels), 0))
 
 

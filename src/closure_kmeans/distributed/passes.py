@@ -20,10 +20,13 @@ from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.layout import along, load_slab, slab_memory
 from closure_kmeans.points import Points, as_numbers, grow_leaves, rows_per_block, shifted
 from closure_kmeans.quantizer import nearest_centers
-from closure_kmeans.slabs import Totals, add_slab, no_totals
+from closure_kmeans.slabs import BLOCK_CENTERS, Totals, add_slab, nearest_cells, no_totals
 
 LAYOUT = "layout.safetensors"
 START = "start.safetensors"  # the centres that a user gave
+# How many of the nearest cells a centre is entered into: those of several partitions, so that points at a border meet
+# the clusters beyond it.
+CELLS_ENTERED = 64
 
 
 class Partition(NamedTuple):
@@ -91,17 +94,15 @@ def centers_name(version: int) -> str:
 
 def read_layout(folder: SharedFolder) -> Layout:
     """The layout, as it was written."""
-    arrays, facts = folder.map_tensors(LAYOUT, "layout")
-    loaded: dict[str, Any] = {name: np.array(array) for name, array in arrays.items()}
-    return Layout(**({"axes": None} | loaded), stride=facts["stride"], spherical=facts["spherical"])
+    return folder.load_record(LAYOUT, Layout)
 
 
-def load_partition(partition: Partition, layout: Layout, threads: Threads, n_spare: int = 0) -> Points:
-    """The points of a partition in memory, with room for some more."""
+def load_partition(partition: Partition, layout: Layout, threads: Threads, n_entered: int = 0) -> Points:
+    """The points of a partition in memory, with places for the centres that are entered."""
     rows = partition.folder.map(rows_name(partition.number))
     points = Points(rows, layout.mean, np.ones(1), rows, layout.mean, layout.spherical)
-    memory = slab_memory(points, layout.axes, len(rows) + n_spare)
-    return load_slab(points, layout.axes, [slice(0, len(rows))], memory, threads, n_spare)
+    memory = slab_memory(points, layout.axes, len(rows) + n_entered)
+    return load_slab(points, layout.axes, [slice(0, len(rows))], memory, threads, n_entered)
 
 
 def load_labels(partition: Partition, version: int) -> NDArray[np.int32]:
@@ -120,31 +121,31 @@ def save_labels(partition: Partition, version: int, labels: NDArray[np.int32]) -
 # -- tasks -------------------------------------------------------------------------------------------------------------
 
 
-def assign_partition(partition: Partition, told: Pass) -> Sums:
+def assign_partition(partition: Partition, this_pass: Pass) -> Sums:
     """Assign the points of a partition to the best of the clusters of their neighbours, and sum them up."""
     layout = read_layout(partition.folder)
-    labels = load_labels(partition, told.old_labels)
-    arrays, _ = partition.folder.map_tensors(centers_name(told.centers), "centers")
+    labels = load_labels(partition, this_pass.old_labels)
+    arrays, _ = partition.folder.map_tensors(centers_name(this_pass.centers), "centers")
     entered = centers_near(arrays, partition.number)
     touched, places = find_touched(labels, entered, len(arrays["sizes"]))
-    clusters = read_clusters(partition.folder, arrays, touched, told)
+    clusters = read_clusters(partition.folder, arrays, touched, this_pass)
     with Threads(1) as threads:
         slab = load_partition(partition, layout, threads, len(entered))
         slab.coordinates[len(labels) :] = along(arrays["centers"][entered], layout.axes)
-        rng = np.random.default_rng([told.seed, partition.number])
-        leaves = grow_leaves(slab, rng, threads, told.leaf_size)
+        rng = np.random.default_rng([this_pass.seed, partition.number])
+        leaves = grow_leaves(slab, rng, threads, this_pass.leaf_size)
         old = places[np.concatenate([labels, entered])]
-        new, n_pairs = assign_by_closures(slab, clusters, old, [leaves], told.hartigan, threads)
+        new, n_pairs = assign_by_closures(slab, clusters, old, [leaves], this_pass.hartigan, threads)
         new = new[: len(labels)]
         totals = no_totals(*clusters.centers.shape)
         add_slab(slab, new, totals, threads)
     n_active = int(np.count_nonzero(new != old[: len(labels)]))
     labels = touched[new]
-    save_labels(partition, told.new_labels, labels)
+    save_labels(partition, this_pass.new_labels, labels)
     return Sums(*present(touched, totals), watched(labels, layout, partition.number), n_active, n_pairs)
 
 
-def start_partition(partition: Partition, told: Pass) -> Sums:
+def start_partition(partition: Partition, this_pass: Pass) -> Sums:
     """Assign the points of a partition to the nearest of the centres near it, and sum them up."""
     layout = read_layout(partition.folder)
     arrays, _ = partition.folder.map_tensors(START, "start")
@@ -155,19 +156,19 @@ def start_partition(partition: Partition, told: Pass) -> Sums:
         totals = no_totals(len(near), len(layout.mean))
         add_slab(slab, new, totals, threads)
     labels = near[new]
-    save_labels(partition, told.new_labels, labels)
+    save_labels(partition, this_pass.new_labels, labels)
     return Sums(*present(near, totals), watched(labels, layout, partition.number), len(labels), 0)
 
 
-def split_partition(partition: Partition, told: Pass) -> Sums:
+def split_partition(partition: Partition, this_pass: Pass) -> Sums:
     """Give points to clusters that have none: clusters are joined with others, or split by a plane through the centre.
 
     The plane is that of a random direction, so that all partitions agree on it. Returns the sums of the clusters that
     were split and of those that got points.
     """
     layout = read_layout(partition.folder)
-    labels = load_labels(partition, told.old_labels)
-    arrays, facts = partition.folder.map_tensors(split_name(told.new_labels), "split")
+    labels = load_labels(partition, this_pass.old_labels)
+    arrays, facts = partition.folder.map_tensors(split_name(this_pass.new_labels), "split")
     joined = np.arange(facts["n_clusters"], dtype=np.int32)
     joined[arrays["joined"]] = arrays["join_to"]
     split_to = np.full(facts["n_clusters"], -1, np.int32)
@@ -175,7 +176,7 @@ def split_partition(partition: Partition, told: Pass) -> Sums:
     place_of = np.full(facts["n_clusters"], -1, np.int32)
     place_of[arrays["donors"]] = np.arange(len(arrays["donors"]), dtype=np.int32)
     new = joined[labels]
-    direction = np.random.default_rng(told.seed).normal(size=len(layout.mean))
+    direction = np.random.default_rng(this_pass.seed).normal(size=len(layout.mean))
     with Threads(1) as threads:
         slab = load_partition(partition, layout, threads)
         heights = arrays["centers"].astype(np.float64) @ direction
@@ -191,7 +192,7 @@ def split_partition(partition: Partition, told: Pass) -> Sums:
         members = np.flatnonzero(is_changed)
         part = slab._replace(rows=slab.rows[members], coordinates=slab.coordinates[members])
         add_slab(part, np.searchsorted(changed, new[members]).astype(np.int32), totals, threads)
-    save_labels(partition, told.new_labels, new)
+    save_labels(partition, this_pass.new_labels, new)
     n_active = int(np.count_nonzero(new != labels))
     return Sums(*present(changed, totals), watched(new, layout, partition.number), n_active, 0)
 
@@ -199,6 +200,25 @@ def split_partition(partition: Partition, told: Pass) -> Sums:
 def split_name(version: int) -> str:
     """The file that says which clusters are split in a pass."""
     return f"splits/{version:06}.safetensors"
+
+
+def find_near(partition: Partition, name: str, n_centers: int) -> NDArray[np.int64]:
+    """Which centres are near which partitions, given a file of the centres' coordinates.
+
+    A centre is near the partitions of the cells that are nearest to it, and so is the nearest centre of a cell. Each
+    task looks at an equal part of the centres, and at the cells of its own partition. Returns pairs, in order, as
+    numbers: partition times ``n_centers`` plus centre.
+    """
+    layout = read_layout(partition.folder)
+    coordinates = np.array(partition.folder.read(name, 0, n_centers))
+    size = BLOCK_CENTERS * -(-n_centers // (BLOCK_CENTERS * (len(layout.starts) - 1)))
+    part = slice(partition.number * size, (partition.number + 1) * size)
+    with Threads(1) as threads:
+        cells = nearest_cells(layout.cells, coordinates[part], threads, CELLS_ENTERED)
+        own_cells = layout.cells[layout.partition_of == partition.number]
+        nearest, _ = nearest_centers(own_cells, coordinates, np.zeros_like(coordinates[0]), threads)
+    pairs = layout.partition_of[cells] * np.int64(n_centers) + np.arange(n_centers)[part, np.newaxis]
+    return np.unique(np.append(pairs, partition.number * n_centers + nearest))
 
 
 def merge_sums(several: list[Sums]) -> Sums:
@@ -245,14 +265,14 @@ def find_touched(
 
 
 def read_clusters(
-    folder: SharedFolder, arrays: dict[str, NDArray[Any]], touched: NDArray[np.int32], told: Pass
+    folder: SharedFolder, arrays: dict[str, NDArray[Any]], touched: NDArray[np.int32], this_pass: Pass
 ) -> Clusters:
     """Some clusters, as they are or where they are heading."""
     centers, sizes = arrays["centers"][touched], arrays["sizes"][touched]
-    if told.ahead:
-        before, _ = folder.map_tensors(centers_name(told.centers - 1), "centers")
+    if this_pass.ahead:
+        before, _ = folder.map_tensors(centers_name(this_pass.centers - 1), "centers")
         centers += (centers - before["centers"][touched]) * reach_of(sizes).astype(centers.dtype)[:, np.newaxis]
-    folder.drop_copy(centers_name(told.centers - 2))
+    folder.drop_copy(centers_name(this_pass.centers - 2))
     norms, errors, penalties = (arrays[name][touched] for name in ("norms", "errors", "penalties"))
     return Clusters(centers, norms, sizes, errors, penalties)
 

@@ -22,7 +22,7 @@ from closure_kmeans.checkpoint import digest, sample_digest
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder, shared_folder
 from closure_kmeans.layout import blocks_of
-from closure_kmeans.vectors import SUFFIXES, open_vectors
+from closure_kmeans.vectors import choose_shards, open_vectors
 from closure_kmeans.vectors.rows import Rows, check_kind
 
 # Bytes of rows that a task reads, sorts and writes before it takes up the next.
@@ -99,9 +99,7 @@ def open_source(X: Any, column: str | None, options: dict[str, Any], folder: Sha
         rows: Any = open_vectors(X if hasattr(X, "shape") else np.asarray(X))
         identity = identify_dask(X, cluster) if is_dask(X) else f"{rows.shape} {sample_digest(rows)}"
         source = Source(rows.shape[1], np.dtype(rows.dtype), identity, partial(write_input, X, rows, folder, cluster))
-    if source.dtype not in check.DTYPES:
-        allowed = ", ".join(np.dtype(dtype).name for dtype in check.DTYPES)
-        raise TypeError(f"X must hold one of {allowed} for a distributed fit, got {source.dtype}")
+    check.dtype(source.dtype, "for a distributed fit")
     return source
 
 
@@ -132,18 +130,13 @@ def list_files(url: str, column: str | None, options: dict[str, Any]) -> list[Ve
     if path.endswith(".zarr") or not files.isdir(path):
         parent, _, name = whole.url.rpartition("/")
         return [VectorFile(replace(whole, url=parent), name, column)]
-    names = sorted(entry.rpartition("/")[2] for entry in files.ls(path, detail=False))
-    names = [name for name in names if name[0] != "." and Path(name).suffix.lower() in SUFFIXES]
-    kinds = sorted({Path(name).suffix.lower() for name in names})
-    if len(kinds) != 1:
-        found = f"there are {', '.join(kinds)}" if kinds else "there is none"
-        raise FileFormatError(f"the folder '{url}' must hold files of vectors of one kind, but {found}")
-    return [VectorFile(whole, name, column) for name in names]
+    names = (entry.rstrip("/").rpartition("/")[2] for entry in files.ls(path, detail=False))
+    return [VectorFile(whole, name, column) for name in choose_shards(url, names)]
 
 
 def describe_files(files: list[VectorFile], cluster: Cluster) -> tuple[list[Shard], list[Description]]:
     """Files of one width and dtype as shards."""
-    found: list[Description] = cluster.run("reading the headers", describe_file, [(file,) for file in files])
+    found: list[Description] = list(cluster.run("reading the headers", describe_file, [(file,) for file in files]))
     for file, description in zip(files, found, strict=True):
         for what in ("width", "dtype"):
             own, first = getattr(description, what), getattr(found[0], what)
@@ -174,7 +167,7 @@ def write_input(X: Any, rows: Any, folder: SharedFolder, cluster: Cluster) -> li
     if is_dask(X):
         blocks = X.rechunk({1: -1}).to_delayed()[:, 0].tolist()
         arguments = [(f"{i:06}.npy", folder) for i in range(len(blocks))]
-        written = cluster.run_delayed("writing the rows", save_block, blocks, arguments)
+        written = list(cluster.run_delayed("writing the rows", save_block, blocks, arguments))
     else:
         size = max(1, SHARD_BYTES // (rows.shape[1] * rows.dtype.itemsize))
         blocks = blocks_of(rows.shape[0], size)

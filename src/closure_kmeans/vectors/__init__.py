@@ -8,7 +8,7 @@ What a header says is held against the size of the file before anything is alloc
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,7 +33,6 @@ _READERS: dict[str, Callable[[Path, str | None], Rows]] = {
     **dict.fromkeys((".hdf5", ".h5"), open_hdf5),
     **dict.fromkeys((".parquet", ".pq"), open_parquet),
 }
-SUFFIXES = tuple(_READERS)
 _WRITERS: dict[str, Callable[[Path, NDArray[Any]], None]] = {
     ".npy": write_npy,
     **dict.fromkeys(VECS, write_vecs),
@@ -128,12 +127,18 @@ def _open_file(path: Path, name: str | None) -> Rows:
 
 def _open_folder(path: Path, name: str | None) -> Vectors:
     """Shards: the files of vectors in a folder, in the order of their names."""
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() in _READERS and file.name[0] != ".")
-    suffixes = sorted({file.suffix.lower() for file in files})
+    files = [path / shard for shard in choose_shards(str(path), (file.name for file in path.iterdir()))]
+    return Vectors([_open_file(file, name) for file in files], list(map(str, files)))
+
+
+def choose_shards(folder: str, names: Iterable[str]) -> list[str]:
+    """Of the names of the files in a folder those of vectors, in order; they must be of one kind."""
+    shards = sorted(name for name in names if Path(name).suffix.lower() in _READERS and name[0] != ".")
+    suffixes = sorted({Path(name).suffix.lower() for name in shards})
     if len(suffixes) != 1:
         found = f"there are {', '.join(suffixes)}" if suffixes else "there is none"
-        raise FileFormatError(f"the folder '{path}' must hold files of vectors of one kind, but {found}")
-    return Vectors([_open_file(file, name) for file in files], list(map(str, files)))
+        raise FileFormatError(f"the folder '{folder}' must hold files of vectors of one kind, but {found}")
+    return shards
 
 
 def _unwrapped(rows: Rows, label: str) -> NDArray[Any] | Vectors:
