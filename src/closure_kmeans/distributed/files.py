@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans._files import library, reading
 from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
-from closure_kmeans.vectors.binary import map_npy, write_npy
+from closure_kmeans.vectors.binary import map_npy, read_npy_header, write_npy
 
 PURPOSE = "a distributed fit"
 # The folder of a fit in a place of the user, where nothing else is touched.
@@ -114,11 +114,11 @@ class SharedFolder:
         if _is_local(files):
             return self.map(name)[first:last]
         with reading(Path(name), ".npy"), files.open(f"{root}/{name}", "rb") as file:
-            np.lib.format.read_magic(file)
-            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-            file.seek(file.tell() + first * shape[1] * dtype.itemsize)
-            values = np.frombuffer(file.read((last - first) * shape[1] * dtype.itemsize), dtype)
-            return values.reshape(last - first, shape[1])
+            header = read_npy_header(file)
+            row_bytes = header.shape[1] * header.dtype.itemsize
+            file.seek(header.offset + first * row_bytes)
+            values = np.frombuffer(file.read((last - first) * row_bytes), header.dtype)
+            return values.reshape(last - first, header.shape[1])
 
     def save_record(self, name: str, record: Any) -> None:
         """Write a named tuple of arrays and plain values."""

@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,8 @@ SIGNATURES = {
     b"\x1f\x8b": ".gz",
 }
 NPY_MAGIC = b"\x93NUMPY"
+# NumPy has Python parse a header, which some versions of it (3.11.7) cannot do in several threads at a time.
+_ONE_HEADER = Lock()
 
 
 class Header(NamedTuple):
@@ -61,13 +64,20 @@ def _npy_header(path: Path, size: int) -> Header:
         if length > size:
             raise FileFormatError(f"'{path}' has {size} bytes, but a header of {length} bytes")
         file.seek(0)
-        read = np.lib.format.read_array_header_1_0
-        if np.lib.format.read_magic(file) != (1, 0):
-            read = np.lib.format.read_array_header_2_0
+        header = read_npy_header(file)
+        if not all(type(extent) is int for extent in header.shape):
+            raise FileFormatError(f"'{path}' must have a shape of whole numbers, but has {header.shape}")
+        return header
+
+
+def read_npy_header(file: Any) -> Header:
+    """The header of an ``.npy`` file, which is then at its values."""
+    read = np.lib.format.read_array_header_1_0
+    if np.lib.format.read_magic(file) != (1, 0):
+        read = np.lib.format.read_array_header_2_0
+    with _ONE_HEADER:
         shape, in_columns, dtype = read(file)
-        if not all(type(extent) is int for extent in shape):
-            raise FileFormatError(f"'{path}' must have a shape of whole numbers, but has {shape}")
-        return Header(dtype, shape, in_columns, file.tell())
+    return Header(dtype, shape, in_columns, file.tell())
 
 
 def map_vecs(path: Path, name: str | None = None) -> NDArray[Any]:
