@@ -245,3 +245,10 @@ def test_a_fit_is_seen_while_it_runs(browser, url, folder):
     assert page.locator("tbody tr").count() == model.n_iter_
     assert (folder / "ck" / FILE_NAME).exists()
     page.close()
+
+
+def test_the_benchmark_of_the_pages():
+    pages = pytest.importorskip("benchmarks.pages", reason="the benchmarks are not part of the source distribution")
+    found = pages.measure(make_catalog(), CHROMIUM)
+    assert set(found["pages"]) == set(pages.PAGES)
+    assert len(found["frames"]) > 1
