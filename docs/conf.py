@@ -74,6 +74,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_signature": False,
     "min_reported_time": 1e9,
+    "write_computation_times": False,
     "show_memory": False,
 }
 

@@ -37,7 +37,7 @@ client = Client(cluster)
 
 # %%
 # The result does not depend on the number of workers, nor on how many of them are lost on the way. It does depend on
-# the number of partitions, and is a little behind a fit in one memory after the same number of iterations.
+# the number of partitions: it ends within some tenths of a percent of a fit in one memory, above or below.
 
 model = DistributedClosureKMeans(1000, client=client, storage=folder / "fit", n_partitions=4, random_state=0).fit(
     folder / "shards"

@@ -4,7 +4,7 @@ Deduplicate text by its meaning (SemDeDup)
 
 Copies that differ in a few words are not found by comparing strings. SemDeDup (Abbas et al. 2023) embeds all texts,
 clusters the embeddings, and compares only within a cluster: of those that are nearer to each other than a threshold
-one is kept. With many small clusters the comparisons cost next to nothing.
+one is kept. With many small clusters that costs next to nothing. Opposites may be near, too: look at what is dropped.
 
 The encoder is WordLlama, whose weights come with its package (``pip install '.[plot]' wordllama``). The
 texts are those that every Python has: the docstrings of its standard library.

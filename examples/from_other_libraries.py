@@ -3,7 +3,7 @@ From scikit-learn or faiss to closures, line by line
 ====================================================
 
 The names are those of scikit-learn, so that most code changes in one line. Each block below is the code of another
-library, and then ours.
+library, and then ours. Needs ``pip install '.[faiss]'``.
 """
 
 import faiss

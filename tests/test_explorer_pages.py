@@ -155,7 +155,8 @@ def test_a_model_alone():
 
 def test_nothing_but_an_index(searches):
     client = only(searches=searches)
-    assert "No model to look at" in client.get("/").text
+    first = client.get("/", follow_redirects=False)
+    assert (first.status_code, first.headers["location"]) == (307, "/query")
     for path in ("/map", "/map.bin", "/clusters/0", "/items/0"):
         assert client.get(path).status_code == 404
 

@@ -45,6 +45,7 @@ from closure_kmeans.retrieval.experiment import Plan, compare
 from closure_kmeans.retrieval.inverted import Ranking
 from closure_kmeans.retrieval.pictures import draw_matches, draw_results, draw_rows
 from closure_kmeans.retrieval.stages import FEATURES, WORDS, resume
+from closure_kmeans.retrieval.verification import is_beyond_chance
 from closure_kmeans.vectors import FileFormatError
 
 N_OBJECTS, SIDE = 6, 160
@@ -397,6 +398,29 @@ def test_rerank_puts_verified_images_first():
     assert found.images.tolist() == [9, 3, 1, 7, 4]
     assert found.scores.tolist() == [0.7, 0.8, 0.6, 0.9, 0.5]
     assert inliers.tolist() == [20, 4, 4, 3, 0]
+
+
+def test_inliers_count_as_much_as_chance_does_not_explain():
+    """Two pictures that have nothing in common but a few words, each in many places: some are in place by chance."""
+    rng = np.random.default_rng(0)
+
+    def picture(n_words):
+        places = np.column_stack([rng.uniform(0, 400, (500, 2)), np.full(500, 9.0), np.zeros(500)])
+        return place(rng.integers(0, n_words, 500), places)
+
+    one, other = picture(500), picture(500)
+    n_inliers = len(align(one, other).pairs)
+    assert n_inliers > 4
+    assert not is_beyond_chance(one, other, n_inliers, 0.04)
+    assert is_beyond_chance(one, other, 3 * n_inliers, 0.04)
+    assert is_beyond_chance(one, one, len(align(one, one).pairs), 0.04)
+    assert not is_beyond_chance(picture(10**6), picture(10**6), 3, 0.04)
+
+
+def test_more_words_than_descriptors(collection):
+    message = "the number of words must be at most that of the descriptors to learn them from, 50, got 51"
+    with pytest.raises(ValueError, match=message):
+        learn_vocabulary(collection.descriptors[:50], 51)
 
 
 # -- index -----------------------------------------------------------------------------------------------------------
@@ -827,7 +851,7 @@ def test_evaluate(run, photos, tmp_path):
         ),
         (("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--levels", "9"), 1, "levels must be at most 4 for 1"),
         (("index", "{folder}/empty", "-o", "{folder}/new.index"), 1, "must hold images, but has none"),
-        (("index", "{photos}", "-o", "{folder}/new.index", "--words", "1000000"), 1, "n_clusters must be at most"),
+        (("index", "{photos}", "-o", "{folder}/new.index", "--words", "1000000"), 1, "words must be at most that of the descriptors"),
         (("index", "{photos}", "-o", "{folder}/nowhere/new.index"), 2, "does not exist"),
         (("add", "{made}", "{folder}"), 1, "broken.png' must be an image"),
         (("remove", "{made}", "nothing"), 1, "must hold the image 'nothing'"),

@@ -45,8 +45,8 @@ class ClosureKMeans(BaseKMeans):
     """K-means for thousands to millions of clusters, by cluster closures.
 
     A point that changes its cluster lies near a border, so the only clusters worth testing for it are those of its
-    neighbours. Random partition trees find the neighbours; an iteration then costs the same whatever the number of
-    clusters is.
+    neighbours. Random partition trees find the neighbours; an iteration then costs about the same whatever the number
+    of clusters is.
 
     Parameters
     ----------

@@ -21,9 +21,11 @@ from closure_kmeans.vectors import FileFormatError, open_vectors
 def info(path: str, name: str | None, as_json: bool) -> None:
     """Tell what is in a file.
 
-    PATH is a model, a checkpoint, or vectors.
+    PATH is a model, a checkpoint, an index of images, or vectors.
     """
-    if Path(path).suffix == ".safetensors":
+    if Path(path).suffix == ".index":
+        facts = _about_index(path)
+    elif Path(path).suffix == ".safetensors":
         facts = _about_tensors(path)
     elif checkpoint_file(path).exists():
         facts = describe_checkpoint(path)
@@ -50,6 +52,19 @@ def _about_tensors(path: str) -> dict[str, Any]:
         "iterations": model.n_iter_,
         "stopped by": model.stopped_by_,
         "labels": hasattr(model, "labels_"),
+        "bytes": Path(path).stat().st_size,
+    }
+
+
+def _about_index(path: str) -> dict[str, Any]:
+    from closure_kmeans.retrieval import ImageIndex
+
+    index = ImageIndex.load(path)
+    return {
+        "kind": "index of images",
+        "images": len(index),
+        "words": index.vocabulary.n_words,
+        "detector": index.extraction.detector,
         "bytes": Path(path).stat().st_size,
     }
 

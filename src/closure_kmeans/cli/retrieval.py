@@ -287,7 +287,7 @@ def _summarise(index: ImageIndex, changes: dict[str, Any], output: str, manner: 
 
 def _show(results: list[Result], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([result._asdict() | {"verified": result.verified} for result in results]))
+        click.echo(json.dumps([result._asdict() for result in results]))
         return
     if not results:
         click.echo("nothing found")

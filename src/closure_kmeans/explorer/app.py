@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from closure_kmeans.explorer import charts
@@ -52,7 +52,7 @@ def make_app(
     routes = [
         Route("/fit", lambda request: show_fit(site, fit, request)),
         Route("/static/{name}", site.static),
-        *(ClusterPages(site, catalog).routes() if catalog is not None else [_empty(site, "/", "no-model.html")]),
+        *(ClusterPages(site, catalog).routes() if catalog is not None else [_without_model(site, searches)]),
         *(QueryPages(site, searches).routes() if searches is not None else [_empty(site, "/query", "no-index.html")]),
     ]
     return Starlette(
@@ -86,6 +86,13 @@ def show_fit(site: Site, fit_now: Callable[[], Fit | None], request: Request) ->
         ),
     ]
     return site.page(request, "fit.html", fit=fit, by=by, curves=curves, n_points=n_points)
+
+
+def _without_model(site: Site, searches: Searches | None) -> Route:
+    """The first page when there are no clusters: the search, if there is an index."""
+    if searches is None:
+        return _empty(site, "/", "no-model.html")
+    return Route("/", lambda request: RedirectResponse("/query"))
 
 
 def _empty(site: Site, path: str, template: str) -> Route:

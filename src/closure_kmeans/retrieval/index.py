@@ -27,10 +27,10 @@ from closure_kmeans.retrieval.inverted import InvertedFile, Ranking
 from closure_kmeans.retrieval.verification import (
     CIRCLES,
     ELLIPSES,
-    MIN_INLIERS,
     Places,
     Verification,
     count_inliers,
+    is_beyond_chance,
     join_places,
     place,
     rerank,
@@ -52,12 +52,8 @@ class Result(NamedTuple):
     image: int  # its number in the index
     name: str
     score: float  # tf-idf, 1 for the same image
-    inliers: int | None  # regions in the right place; None if not looked at
-
-    @property
-    def verified(self) -> bool:
-        """Whether enough regions are in the right place."""
-        return self.inliers is not None and self.inliers >= MIN_INLIERS
+    inliers: int | None = None  # regions in the right place; None if not looked at
+    verified: bool = False  # whether that are more than chance would put there
 
 
 class ImageIndex:
@@ -224,17 +220,22 @@ class ImageIndex:
         words, weights = query.words
         ranking = inverted.rank(self._inverted, words, weights=weights, norm=norm, n_results=most)
         if n_rerank == 0:
-            return self._results(ranking, [None] * len(ranking.images))
+            return self._results(ranking)
         settings = verification or Verification()
         n_verified = min(n_rerank, len(ranking.images))
         found = count_inliers(query.places, self._places, ranking.images[:n_verified], settings, n_jobs)
         ranking, inliers = rerank(ranking, found)
-        return self._results(ranking, inliers.tolist())[:n_results]
+        results = self._results(ranking)[:n_results]
+        for i, n_inliers in enumerate(inliers[:n_results].tolist()):
+            others = self._places.of(results[i].image)
+            verified = is_beyond_chance(query.places, others, n_inliers, settings.tolerance)
+            results[i] = results[i]._replace(inliers=n_inliers, verified=verified)
+        return results
 
-    def _results(self, ranking: Ranking, inliers: Sequence[int | None]) -> list[Result]:
+    def _results(self, ranking: Ranking) -> list[Result]:
         return [
-            Result(image, self.names[image], score, count)
-            for image, score, count in zip(ranking.images.tolist(), ranking.scores.tolist(), inliers, strict=True)
+            Result(image, self.names[image], score)
+            for image, score in zip(ranking.images.tolist(), ranking.scores.tolist(), strict=True)
         ]
 
     def places_of(self, image: int) -> Places:

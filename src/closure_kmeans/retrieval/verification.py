@@ -6,11 +6,13 @@ region has a place, a size and an angle or a shape; the hypothesis that carries 
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import bdtrc
 
 from closure_kmeans import _validation as check
 from closure_kmeans._files import library
@@ -22,6 +24,8 @@ from closure_kmeans.retrieval.inverted import Ranking
 CIRCLES, ELLIPSES = 4, 5
 # Inliers without which two pictures are not held to show the same.
 MIN_INLIERS = 4
+# How many pictures of something else may be held to show the same, for each that is compared.
+FALSE_ALARMS = 0.01
 VERIFIERS = ("matches", "opencv")
 
 
@@ -181,8 +185,21 @@ def count_inliers(
     return n_inliers
 
 
+def is_beyond_chance(query: Places, other: Places, n_inliers: int, tolerance: float) -> bool:
+    """Whether more regions are in place than two pictures have by chance (a contrario: Moisan and Stival 2004).
+
+    By chance, regions of the same word are in place as often as the circle of the tolerance is a part of the picture.
+    Each such pair is a hypothesis, which counts itself. With few words there are many, and it takes more inliers.
+    """
+    if n_inliers < MIN_INLIERS:
+        return False
+    n_pairs = len(_kernels.match_words(query.words, other.words))
+    by_chance = min(1.0, math.pi * tolerance**2)
+    return bool(n_pairs * bdtrc(n_inliers - 2, n_pairs - 1, by_chance) < FALSE_ALARMS)
+
+
 def rerank(ranking: Ranking, n_inliers: NDArray[np.int64]) -> tuple[Ranking, NDArray[np.int64]]:
-    """Put the verified images of a ranking first, by inliers and then by score; the others keep their order.
+    """Put images with enough inliers first, by their number and then by score; the others keep their order.
 
     ``n_inliers`` are those of the first images of the ranking. Returns the inliers in the new order too, 0 for images
     that were not looked at.

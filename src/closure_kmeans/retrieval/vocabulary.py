@@ -196,6 +196,11 @@ def learn_vocabulary(
         if sample < len(rows):
             rng = check.generator(random_state)
             rows = rows[np.sort(rng.choice(len(rows), sample, replace=False))]
+    if n_words > len(rows):
+        raise ValueError(
+            f"the number of words must be at most that of the descriptors to learn them from, {len(rows):,}, got "
+            f"{n_words:,}: a tenth of it is usual"
+        )
     model = METHODS[method](n_words, random_state=random_state, **settings)
     model.fit(root_bytes(rows) if root else rows)
     if model.stopped_by_ == "interrupted":
