@@ -150,7 +150,7 @@ def test_rows_to_predict(kind):
     for method in (getattr(model, name) for name in names):
         with pytest.raises(ValueError, match=f"X has 2 features, but {kind.__name__} is expecting 3 features"):
             method(X[:, :2])
-        with pytest.raises(ValueError, match="Input X contains NaN"):
+        with pytest.raises(ValueError, match="X must not contain NaN or infinity, but row"):
             method(with_value(np.nan))
         with pytest.raises(TypeError, match="Sparse data was passed"):
             method(scipy.sparse.csr_array(X))

@@ -201,13 +201,17 @@ def test_fit_is_resumed(run, here):
     other = run(*arguments[:3], 31, *arguments[4:], "--resume")
     assert other.exit_code == 1
     assert "is of another fit: n_clusters was 30 and is 31" in other.output
-    assert run(*arguments, "--resume").exit_code == 0
+    resumed = run(*arguments, "--resume")
+    assert resumed.exit_code == 0
+    assert "going on after iteration 3 of 'ck/checkpoint.safetensors'" in resumed.output.replace("\\", "/")
     assert (here / "new.safetensors").read_bytes() == (here / "words.safetensors").read_bytes()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-@pytest.mark.parametrize("checkpoint", [(), ("--checkpoint", "ck")])
-def test_an_interrupt_saves_what_there_is(here, checkpoint):
+@pytest.mark.parametrize(
+    ("checkpoint", "kind"), [((), signal.SIGINT), (("--checkpoint", "ck"), signal.SIGINT), ((), signal.SIGTERM)]
+)
+def test_an_interrupt_saves_what_there_is(here, checkpoint, kind):
     arguments = (
         "fit",
         "rows.u8bin",
@@ -225,7 +229,7 @@ def test_an_interrupt_saves_what_there_is(here, checkpoint):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as fit:
         for _ in range(3):
             fit.stdout.readline()
-        fit.send_signal(signal.SIGINT)
+        fit.send_signal(kind)
         output, errors = fit.communicate()
     assert fit.returncode == 130, errors
     done = json.loads(output.splitlines()[-1])
@@ -247,12 +251,13 @@ def test_an_interrupt_before_there_is_anything(run, here, monkeypatch):
 
     monkeypatch.setattr("closure_kmeans.base.arrange_points", interrupt)
     result = run("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "-q")
-    assert (result.exit_code, result.output) == (130, "interrupted\n")
+    assert (result.exit_code, result.output) == (130, "interrupted; nothing was written\n")
     assert not (here / "new.safetensors").exists()
 
 
 def test_predict(run, here):
-    assert run("predict", "words.safetensors", "rows.u8bin", "-o", "labels.npy", "--distances", "d.npy").output == ""
+    said = run("predict", "words.safetensors", "rows.u8bin", "-o", "labels.npy", "--distances", "d.npy").output
+    assert said == "written: labels.npy, d.npy\n"
     model = load("words.safetensors")
     X = load_sift()[:2000]
     np.testing.assert_array_equal(np.load("labels.npy"), model.predict(X))
@@ -273,6 +278,56 @@ def test_predict_in_a_pipe(here):
     result = process("predict", "words.safetensors", "-", "-o", "-", input=(here / "rows.npy").read_bytes())
     labels = np.load(io.BytesIO(result.stdout))
     np.testing.assert_array_equal(labels, load("words.safetensors").predict(load_sift()[:50]))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("predict", "words.safetensors", "rows.npy", "-o", "rows.npy"),
+        ("predict", "words.safetensors", "rows.npy", "-o", "same.npy", "--distances", "../{here}/same.npy"),
+        ("fit", "rows.npy", "-k", 3, "-o", "new.safetensors", "--labels", "rows.npy"),
+        ("fit", "rows.npy", "-k", 30, "-o", "words.safetensors", "--init", "words.safetensors"),
+        ("export", "words.safetensors", "--centers", "rows.npy", "--vectors", "rows.npy"),
+    ],
+)
+def test_nothing_that_is_read_is_overwritten(run, here, arguments):
+    np.save("rows.npy", load_sift()[:50])
+    before = {file.name: file.read_bytes() for file in here.iterdir()}
+    result = run(*(str(argument).format(here=here.name) for argument in arguments))
+    assert result.exit_code == 2
+    assert "would be overwritten: what is written must differ from all else named here" in " ".join(
+        result.output.split()
+    )
+    assert {file.name: file.read_bytes() for file in here.iterdir()} == before
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
+def test_a_full_disk_behind_standard_output_is_an_error(here):
+    np.save("rows.npy", load_sift()[:50])
+    command = [sys.executable, "-u", "-m", "closure_kmeans", "predict", "words.safetensors", "rows.npy", "-o", "-"]
+    with open("/dev/full", "wb") as full:
+        assert subprocess.run(command, stdout=full, stderr=subprocess.PIPE).returncode == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes")
+def test_a_fit_outlives_those_who_watch_it(here):
+    command = [
+        sys.executable,
+        "-m",
+        "closure_kmeans",
+        "fit",
+        "rows.u8bin",
+        "-k",
+        "30",
+        "-o",
+        "new.safetensors",
+        "--json",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as fit:
+        fit.stdout.readline()
+        fit.stdout.close()
+        fit.wait()
+    assert (here / "new.safetensors").read_bytes() == (here / "words.safetensors").read_bytes()
 
 
 def test_evaluate(run, here):

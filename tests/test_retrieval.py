@@ -851,7 +851,11 @@ def test_evaluate(run, photos, tmp_path):
         ),
         (("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--levels", "9"), 1, "levels must be at most 4 for 1"),
         (("index", "{folder}/empty", "-o", "{folder}/new.index"), 1, "must hold images, but has none"),
-        (("index", "{photos}", "-o", "{folder}/new.index", "--words", "1000000"), 1, "words must be at most that of the descriptors"),
+        (
+            ("index", "{photos}", "-o", "{folder}/new.index", "--words", "1000000"),
+            1,
+            "words must be at most that of the descriptors",
+        ),
         (("index", "{photos}", "-o", "{folder}/nowhere/new.index"), 2, "does not exist"),
         (("add", "{made}", "{folder}"), 1, "broken.png' must be an image"),
         (("remove", "{made}", "nothing"), 1, "must hold the image 'nothing'"),

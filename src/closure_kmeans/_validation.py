@@ -46,10 +46,27 @@ def dtype(value: Any, fit: str) -> None:
         raise TypeError(f"X must hold one of {allowed} {fit}, got {value}")
 
 
+def native(X: ArrayLike) -> ArrayLike:
+    """Rows whose bytes are in the order of this machine, which all others would be widened for."""
+    if isinstance(X, np.ndarray) and not X.dtype.isnative:
+        return X.astype(X.dtype.newbyteorder("="))
+    return X
+
+
+def finite(X: NDArray[Any]) -> None:
+    """New rows must be numbers."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if X.dtype.kind != "f" or np.isfinite(X.sum(dtype=np.float64)):
+            return
+    bad = ~np.isfinite(X).all(axis=1)
+    if bad.any():
+        raise ValueError(f"X must not contain NaN or infinity, but row {bad.argmax()} does")
+
+
 def n_bytes(name: str, value: object) -> int:
     """A number of bytes, or a text such as 500MB or 1GB."""
     if isinstance(value, str):
-        match = re.fullmatch(r"(\d+\.?\d*) ?([kMGT]?)(i?)B", value)
+        match = re.fullmatch(r"(\d+\.?\d*) ?([kMGT]?)(i?)B?", value)
         if match is None:
             raise ValueError(f"{name} must be a number of bytes, or a text such as '500MB' or '1GB', got {value!r}")
         return int(float(match[1]) * (1024 if match[3] else 1000) ** " kMGT".index(match[2] or " "))

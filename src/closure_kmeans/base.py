@@ -184,7 +184,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     def _rows(self, X: ArrayLike) -> Any:
         """The rows as an array, taken as they are where they can be."""
         return _side_by_side(
-            check_array(X, dtype=check.DTYPES, ensure_all_finite=False, estimator=self, input_name="X")
+            check_array(check.native(X), dtype=check.DTYPES, ensure_all_finite=False, estimator=self, input_name="X")
         )
 
     def _weights(self, sample_weight: ArrayLike | None, rows: Any) -> NDArray[np.float64]:
@@ -381,7 +381,9 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     def _check(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self, "cluster_centers_")
-        rows = _side_by_side(validate_data(self, X, dtype=check.DTYPES, reset=False))
+        checked = validate_data(self, check.native(X), dtype=check.DTYPES, reset=False, ensure_all_finite=False)
+        rows = _side_by_side(checked)
+        check.finite(rows)
         return unit_rows(rows) if self._spherical else rows
 
     def __getstate__(self) -> dict[str, Any]:

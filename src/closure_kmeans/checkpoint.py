@@ -24,14 +24,15 @@ from closure_kmeans._tensors import Arrays, read_facts, read_tensors, write_tens
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.iteration import Clustering, Iteration
 from closure_kmeans.neighborhoods import Neighborhoods
+from closure_kmeans.points import hash_rows
 from closure_kmeans.storage import plain_parameters
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
 
 FILE_NAME = "checkpoint.safetensors"
-# Rows that show whether the data is the same.
-FINGERPRINT_ROWS = 1000
+# Rows that are digested at a time.
+DIGESTED_ROWS = 1 << 20
 
 
 class Saved(NamedTuple):
@@ -190,11 +191,11 @@ def identify(model: BaseKMeans, init: str | NDArray[Any]) -> dict[str, Any]:
 
 
 def fingerprint(model: BaseKMeans, X: NDArray[Any], weights: NDArray[Any], init: str | NDArray[Any]) -> dict[str, Any]:
-    """What makes a fit the same fit: a sample of the rows is enough of the data."""
+    """What makes a fit the same fit."""
     return identify(model, init) | {
         "sample_weight": digest(weights),
         "X": f"{X.shape[0]} x {X.shape[1]} {X.dtype}",
-        "the digest of X": sample_digest(X),
+        "the digest of X": digest_rows(X),
     }
 
 
@@ -256,9 +257,12 @@ def read_progress(path: str | os.PathLike[str]) -> Progress:
         return Progress(history, facts["converged"], facts["identity"])
 
 
-def sample_digest(X: Any) -> str:
-    """A name for rows, by a sample of them."""
-    return digest(np.asarray(X[0 : X.shape[0] : -(-X.shape[0] // FINGERPRINT_ROWS)]))
+def digest_rows(X: Any) -> str:
+    """A name for rows, all of them and in their order."""
+    whole = hashlib.blake2b(digest_size=8)
+    for first in range(0, X.shape[0], DIGESTED_ROWS):
+        whole.update(hash_rows(X, first, first + DIGESTED_ROWS).data)
+    return whole.hexdigest()
 
 
 def describe_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:

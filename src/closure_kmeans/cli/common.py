@@ -102,6 +102,20 @@ def together(name: str, kind: Any, *options: Callable[[Any], Any]) -> Callable[[
     return decorate
 
 
+def keep_apart(inputs: list[str | None], outputs: list[str | None]) -> None:
+    """No file that is written may be one that is read, or be written twice: one of the two would be lost."""
+    taken = {Path(path).resolve() for path in inputs if path not in (None, STANDARD)}
+    for path in outputs:
+        if path in (None, STANDARD):
+            continue
+        place = Path(path).resolve()
+        if place in taken:
+            raise click.UsageError(
+                f"'{path}' would be overwritten: what is written must differ from all else named here"
+            )
+        taken.add(place)
+
+
 def example(*lines: str) -> str:
     """What stands below the help of a command."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
@@ -168,7 +182,9 @@ def write_array(target: str, array: NDArray[Any]) -> None:
     if target == STANDARD:
         whole = io.BytesIO()  # NumPy asks a file for its position, which a pipe has not
         np.lib.format.write_array(whole, array, allow_pickle=False)
-        sys.stdout.buffer.write(whole.getbuffer())
+        left = whole.getbuffer()
+        while left:  # without a buffer, as Python may be told to write, a part may be all that is written at a time
+            left = left[sys.stdout.buffer.write(left) :]
         sys.stdout.buffer.flush()
     else:
         save_vectors(target, array)

@@ -8,6 +8,7 @@ import re
 import tempfile
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -163,7 +164,7 @@ def compile_kernels(dtype: np.dtype[Any]) -> None:
     with Threads(count_threads(None)) as threads:
         cells = model._quantizer(model.cluster_centers_.dtype.type, threads)
         quantizer.quantize(X, cells, threads)
-    if dtype == np.uint8:
+    if dtype == np.uint8 and find_spec("cv2") is not None:
         compile_retrieval(X, model)
 
 

@@ -9,6 +9,7 @@ from closure_kmeans import export as write
 from closure_kmeans.cli.common import (
     assign,
     example,
+    keep_apart,
     output_option,
     read_vectors,
     with_quiet,
@@ -72,9 +73,12 @@ def export(
     targets = [target for target in (centers, faiss, labels, distances, members, table) if target is not None]
     about_rows = [target for target in (labels, distances, members, table) if target is not None]
     if not targets:
-        raise click.UsageError("nothing to write: give one of --centers, --faiss, --labels, --members, --table ...")
+        raise click.UsageError(
+            "nothing to write: give one of --centers, --faiss, --labels, --distances, --members, --table"
+        )
     if about_rows and vectors is None:
         raise click.UsageError(f"'{about_rows[0]}' is about rows: give them by --vectors")
+    keep_apart([model, vectors], list(targets))
     fitted = closure_kmeans.load(model).set_params(n_jobs=threads)
     n_clusters = len(fitted.cluster_centers_)
     if centers is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from numpy.typing import NDArray
 
 from closure_kmeans import ClosureKMeans, load
 from closure_kmeans.base import BaseKMeans
-from closure_kmeans.checkpoint import checkpoint_file
+from closure_kmeans.checkpoint import checkpoint_file, describe_checkpoint
 from closure_kmeans.cli.common import (
     INTERRUPTED,
     STANDARD,
     Share,
     duration,
     example,
+    keep_apart,
     output_option,
     read_vectors,
     report,
@@ -141,6 +143,7 @@ def fit(
     Ctrl-C saves what there is and says how to go on; the exit code is then 130.
     """
     checkpoint = settings["checkpoint"]
+    keep_apart([vectors, settings["init"]], [output, labels])
     if dask is None:
         _check_checkpoint(checkpoint, resume)
         if storage is not None or partitions is not None:
@@ -161,6 +164,9 @@ def fit(
         if not kernels_are_compiled():
             click.echo("the kernels are compiled on their first use, which takes some ten seconds", err=True)
         click.echo(f"{contents} into {model.n_clusters:,} clusters", err=True)
+        if checkpoint is not None and checkpoint_file(checkpoint).exists():
+            found = describe_checkpoint(checkpoint)
+            click.echo(f"going on after iteration {found['iterations']} of '{checkpoint_file(checkpoint)}'", err=True)
     with Progress(model, n_rows, quiet=quiet, as_json=as_json) as progress:
         _run(model.set_params(callback=progress), rows)
     model.save(output, training=training)
@@ -230,11 +236,18 @@ def _start(init: str) -> str | NDArray[Any] | BaseKMeans:
 
 
 def _run(model: ClosureKMeans, rows: NDArray[Any] | Vectors | str) -> None:
-    """Fit; that it was interrupted is said at the end, other warnings as they come."""
+    """Fit; that it was interrupted is said at the end, other warnings as they come.
+
+    Those who end services and jobs ask politely at first (SIGTERM): that is an interrupt, too.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "interrupted", RuntimeWarning)
         warnings.showwarning = lambda message, *_: click.echo(f"Warning: {message}", err=True)
-        model.fit(rows)
+        try:
+            model.fit(rows)
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _summarise(model: ClosureKMeans, n_rows: int, output: str, labels: str | None, as_json: bool) -> None:

@@ -44,7 +44,7 @@ def _about_tensors(path: str) -> dict[str, Any]:
     centers = model.cluster_centers_
     return {
         "kind": "model",
-        "method": type(model).__name__,
+        "method": " ".join(repr(model).split()),
         "clusters": len(centers),
         "features": centers.shape[1],
         "dtype": str(centers.dtype),

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 import closure_kmeans
 from closure_kmeans.cli.common import (
+    STANDARD,
     Share,
     assign,
     example,
+    keep_apart,
     output_option,
     read_vectors,
     report,
@@ -64,12 +66,15 @@ def predict(
 
     The centres are those of MODEL, the rows those of VECTORS.
     """
+    keep_apart([model, vectors], [output, distances])
     fitted = closure_kmeans.load(model).set_params(n_jobs=threads)
     rows = read_vectors(vectors, name)
     labels, squares = assign(fitted, rows, exact=exact, distances=distances is not None, quiet=quiet)
     write_array(output, labels)
     if distances is not None:
         write_array(distances, squares)
+    if not quiet and output != STANDARD:
+        click.echo(f"written: {output}" + (f", {distances}" if distances is not None else ""))
 
 
 @click.command(epilog=example("closure-kmeans evaluate words.safetensors vectors.u8bin"))

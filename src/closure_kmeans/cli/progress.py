@@ -68,12 +68,19 @@ class Progress:
         self._history.append(record)
         if self._as_json:
             facts = {"event": "iteration", **record._asdict(), "distortion": record.inertia / self._n_rows}
-            click.echo(json.dumps(facts))
+            self._say(json.dumps(facts), err=False)
         if self._line is not None:
             self._line.set_description_str(self._text(record))
         elif not self._quiet and time.monotonic() - self._line_at > LINE_EVERY:
             self._line_at = time.monotonic()
-            click.echo(self._text(record), err=True)
+            self._say(self._text(record), err=True)
+
+    def _say(self, text: str, *, err: bool) -> None:
+        """Nobody who listens is no reason to lose a fit."""
+        try:
+            click.echo(text, err=err)
+        except OSError:
+            self._quiet, self._as_json = True, False
 
     def _text(self, record: Iteration) -> str:
         model = self._model

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import _validation as check
 from closure_kmeans._files import FileFormatError, library, reading
-from closure_kmeans.checkpoint import digest, sample_digest
+from closure_kmeans.checkpoint import digest, digest_rows
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder, shared_folder
 from closure_kmeans.layout import blocks_of
@@ -97,7 +97,7 @@ def open_source(X: Any, column: str | None, options: dict[str, Any], folder: Sha
         source = Source(found[0].width, np.dtype(found[0].dtype), identity, lambda: shards)
     else:
         rows: Any = open_vectors(X if hasattr(X, "shape") else np.asarray(X))
-        identity = identify_dask(X, cluster) if is_dask(X) else f"{rows.shape} {sample_digest(rows)}"
+        identity = identify_dask(X, cluster) if is_dask(X) else f"{rows.shape} {digest_rows(rows)}"
         source = Source(rows.shape[1], np.dtype(rows.dtype), identity, partial(write_input, X, rows, folder, cluster))
     check.dtype(source.dtype, "for a distributed fit")
     return source
