@@ -201,7 +201,8 @@ def npy(header, data=b""):
     ("name", "content", "message"),
     [
         ("a.npy", b"", "must have at least 10 bytes, but is empty"),
-        ("a.npy", b"P5 640 480 255 ", "must begin like a .npy file"),
+        ("a.npy", b"P5 640 480 255 ", "must begin like a .npy file, but it begins with the bytes 50 35 20 36$"),
+        ("a.npy", b"PK\x03\x04" + bytes(100), r"must begin like a \.npy file, but it begins like a \.npz file$"),
         ("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4)}", b"\0" * 47), "48 bytes|but has 175"),
         ("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (9**9, 4)}"), "cannot be read as .npy"),
         ("a.npy", npy("{'descr': '|O', 'fortran_order': False, 'shape': (3, 4)}", b"\0" * 96), "but holds object"),
@@ -243,7 +244,9 @@ def npy(header, data=b""):
         ("a.fbin", b"PAR1" + bytes(100), r"begins like a \.parquet file"),
         ("a.hdf5", b"", "is empty"),
         ("a.hdf5", bytes(100), "cannot be read as HDF5"),
+        ("a.h5", b"PAR1" + bytes(100), r"must begin like a \.hdf5 file, but it begins like a \.parquet file$"),
         ("a.parquet", b"PAR1" + bytes(100), "cannot be read as Parquet"),
+        ("a.pq", b"\x89HDF\r\n" + bytes(100), r"must begin like a \.parquet file, but it begins like a \.hdf5 file$"),
     ],
 )
 def test_bad_files(name, content, message, tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 
 from closure_kmeans._files import FileFormatError, file_size, library, reading
 from closure_kmeans.vectors.rows import Rows, Vectors, check_kind
+from closure_kmeans.vectors.signatures import check_no_other_kind
 
 # The data set that ann-benchmarks fits to.
 DEFAULT_NAME = "train"
@@ -21,6 +22,7 @@ def open_hdf5(path: Path, name: str | None = None) -> Rows:
     """Open a data set: as a memory map where it lies in one piece, else to be read by slices."""
     h5py = library("h5py", "io", "an HDF5 file")
     size = file_size(path, minimum=8)
+    check_no_other_kind(path, ".hdf5")
     with reading(path, "HDF5"), h5py.File(path, "r") as file:
         data = _choose(path, file, h5py.Dataset, name)
         label = f"{path}:{data.name}"

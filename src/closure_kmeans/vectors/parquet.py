@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from closure_kmeans._files import FileFormatError, file_size, library, reading
 from closure_kmeans.vectors.hdf5 import LARGEST_COMPRESSION
 from closure_kmeans.vectors.rows import Vectors, check_kind
+from closure_kmeans.vectors.signatures import check_no_other_kind
 
 # Columns that are taken for the vectors, unless one is named.
 DEFAULT_NAMES = ("vector", "embedding")
@@ -22,6 +23,7 @@ def open_parquet(path: Path, name: str | None = None) -> Vectors:
     parquet = library("pyarrow.parquet", "io", "a Parquet file")
     types = library("pyarrow.types", "io", "a Parquet file")
     size = file_size(path, minimum=12)
+    check_no_other_kind(path, ".parquet")
     with reading(path, "Parquet"):
         file = parquet.ParquetFile(path, memory_map=True)
         column = _Column(path, file, _choose(path, file.schema_arrow, types, name))
