@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from closure_kmeans._files import FileFormatError, file_size, library, reading
-from closure_kmeans.vectors.rows import Rows, Vectors, check_kind
+from closure_kmeans.vectors.rows import Rows, Vectors, check_kind, listed
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
 # The data set that ann-benchmarks fits to.
@@ -53,14 +53,31 @@ class _DataSet(NamedTuple):
 
 def _choose(path: Path, file: Any, kind: Any, name: str | None) -> Any:
     """The data set of a name, or the one that can be meant."""
-    found = {key: item for key, item in file.items() if isinstance(item, kind) and len(item.shape) == 2}
+    found = _two_dimensional(file, kind)
+    if name is None and (DEFAULT_NAME in found or len(found) == 1):
+        name = DEFAULT_NAME if DEFAULT_NAME in found else found[0]
+    if name is None and found:
+        raise FileFormatError(
+            f"'{path}' must be told which of its data sets of two dimensions to read, by name (--name): {listed(found)}"
+        )
     if name is None:
-        name = DEFAULT_NAME if DEFAULT_NAME in found or len(found) != 1 else next(iter(found))
-    data = found.get(name, file.get(name))
+        raise FileFormatError(f"'{path}' must have a data set of two dimensions, but has none")
+    data = file.get(name)
     if not isinstance(data, kind):
-        listed = ", ".join(map(repr, found)) or "none"
-        raise FileFormatError(f"'{path}' must have a data set '{name}'; those of two dimensions are: {listed}")
+        raise FileFormatError(f"'{path}' must have a data set '{name}'; those of two dimensions are: {listed(found)}")
     return data
+
+
+def _two_dimensional(file: Any, kind: Any) -> list[str]:
+    """The names of the data sets of two dimensions, in whatever group."""
+    found = []
+
+    def note(name: str, item: Any) -> None:
+        if isinstance(item, kind) and item.ndim == 2:
+            found.append(name)
+
+    file.visititems(note)
+    return found
 
 
 def _check_storage(label: str, n_bytes: int, storage: int, size: int, in_chunks: bool) -> None:
