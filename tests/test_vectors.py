@@ -263,7 +263,7 @@ def test_which_data_set(tmp_path):
     with h5py.File(path, "w") as file:
         file["flat"] = X[0]
         file["empty"] = h5py.Empty("f4")
-    with pytest.raises(FileFormatError, match="must have a data set of two dimensions, but has none$"):
+    with pytest.raises(FileFormatError, match=r"must have a data set of two dimensions, but has none$"):
         open_vectors(path)
     with h5py.File(path, "a") as file:
         file["group/inner"] = X
@@ -271,7 +271,7 @@ def test_which_data_set(tmp_path):
     with h5py.File(path, "a") as file:
         file["first"] = X
     np.testing.assert_array_equal(open_vectors(path, "group/inner"), X)
-    with pytest.raises(FileFormatError, match="'group'; those of two dimensions are: 'first', 'group/inner'$"):
+    with pytest.raises(FileFormatError, match=r"'group'; those of two dimensions are: 'first', 'group/inner'$"):
         open_vectors(path, "group")
     with pytest.raises(FileFormatError, match="must have two dimensions, but has shape"):
         open_vectors(path, "flat")
@@ -279,9 +279,7 @@ def test_which_data_set(tmp_path):
         file["second"] = X
         file.create_dataset("unwritten", (1 << 40, 128), np.float32, chunks=(1024, 128))
         file.create_dataset("squeezed", data=np.zeros((1 << 20, 128), np.uint8), chunks=(1 << 20, 128), compression=9)
-    told = (
-        r"must be told which of its data sets of two dimensions to read, by name \(--name\): 'first', 'group/inner', "
-    )
+    told = r"must be told which of its data sets of two dimensions to read, by name \(--name\): 'first', 'group/inner'"
     with pytest.raises(FileFormatError, match=told):
         open_vectors(path)
     with pytest.raises(FileFormatError, match="should have 562949953421312 bytes of values, but 0 bytes are stored"):
@@ -290,10 +288,11 @@ def test_which_data_set(tmp_path):
     with h5py.File(path, "a") as file:
         for i in range(20):
             file[f"layer{i:02}"] = X
-    with pytest.raises(FileFormatError, match="'layer06' and 15 more$"):
+    with pytest.raises(FileFormatError, match=r"'layer07' and 15 more$"):
         open_vectors(path)
     with h5py.File(path, "a") as file:
-        file["train"] = X + 1
+        file["other"] = X + 1
+        file["train"] = h5py.SoftLink("/other")
     np.testing.assert_array_equal(open_vectors(path), X + 1)
 
 
@@ -305,7 +304,7 @@ def test_which_column(tmp_path):
     with pytest.raises(FileFormatError, match=r"columns of lists to read, by name \(--name\): 'a', 'b'$"):
         open_vectors(path)
     with pytest.raises(
-        FileFormatError, match="a column 'name' of lists of numbers; the columns of lists are: 'a', 'b'$"
+        FileFormatError, match=r"column 'name' of lists of numbers; the columns of lists are: 'a', 'b'$"
     ):
         open_vectors(path, "name")
     for lists, message in (
@@ -326,7 +325,7 @@ def test_which_column(tmp_path):
     with pytest.raises(FileFormatError, match="are: none; join its 2 columns of numbers into one, if they are the vec"):
         open_vectors(path)
     pq.write_table(pa.table({"name": ["x"] * 3, "id": [1, 2, 3]}), path)
-    with pytest.raises(FileFormatError, match="the columns of lists are: none$"):
+    with pytest.raises(FileFormatError, match=r"the columns of lists are: none$"):
         open_vectors(path)
     pq.write_table(pa.table({"vector": pa.array([], pa.list_(pa.float32(), 4))}), path)
     with pytest.raises(FileFormatError, match="must have rows and columns, but is 0 x 4"):

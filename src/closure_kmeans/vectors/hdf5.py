@@ -54,8 +54,10 @@ class _DataSet(NamedTuple):
 def _choose(path: Path, file: Any, kind: Any, name: str | None) -> Any:
     """The data set of a name, or the one that can be meant."""
     found = _two_dimensional(file, kind)
-    if name is None and (DEFAULT_NAME in found or len(found) == 1):
-        name = DEFAULT_NAME if DEFAULT_NAME in found else found[0]
+    if name is None and _is_matrix(file.get(DEFAULT_NAME), kind):
+        name = DEFAULT_NAME
+    if name is None and len(found) == 1:
+        name = found[0]
     if name is None and found:
         raise FileFormatError(
             f"'{path}' must be told which of its data sets of two dimensions to read, by name (--name): {listed(found)}"
@@ -73,11 +75,15 @@ def _two_dimensional(file: Any, kind: Any) -> list[str]:
     found = []
 
     def note(name: str, item: Any) -> None:
-        if isinstance(item, kind) and item.ndim == 2:
+        if _is_matrix(item, kind):
             found.append(name)
 
     file.visititems(note)
     return found
+
+
+def _is_matrix(item: Any, kind: Any) -> bool:
+    return isinstance(item, kind) and item.ndim == 2
 
 
 def _check_storage(label: str, n_bytes: int, storage: int, size: int, in_chunks: bool) -> None:
