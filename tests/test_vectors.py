@@ -294,6 +294,10 @@ def test_which_data_set(tmp_path):
         file["other"] = X + 1
         file["train"] = h5py.SoftLink("/other")
     np.testing.assert_array_equal(open_vectors(path), X + 1)
+    with h5py.File(tmp_path / "link.hdf5", "w") as file:
+        file["train"] = h5py.ExternalLink("rows.hdf5", "/first")
+    with pytest.raises(FileFormatError, match=r"link.hdf5:train' must be in the file itself, but is a link to '.*rows"):
+        open_vectors(tmp_path / "link.hdf5")
 
 
 def test_which_column(tmp_path):

@@ -67,6 +67,8 @@ def _choose(path: Path, file: Any, kind: Any, name: str | None) -> Any:
     data = file.get(name)
     if not isinstance(data, kind):
         raise FileFormatError(f"'{path}' must have a data set '{name}'; those of two dimensions are: {listed(found)}")
+    if data.file.filename != file.filename:  # its offset would be one in the other file
+        raise FileFormatError(f"'{path}:{name}' must be in the file itself, but is a link to '{data.file.filename}'")
     return data
 
 
