@@ -201,7 +201,8 @@ def npy(header, data=b""):
     ("name", "content", "message"),
     [
         ("a.npy", b"", "must have at least 10 bytes, but is empty"),
-        ("a.npy", b"P5 640 480 255 ", "must begin like a .npy file"),
+        ("a.npy", b"P5 640 480 255 ", "must begin like a .npy file, but it begins with the bytes 50 35 20 36$"),
+        ("a.npy", b"PK\x03\x04" + bytes(100), r"must begin like a \.npy file, but it begins like a \.npz file$"),
         ("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4)}", b"\0" * 47), "48 bytes|but has 175"),
         ("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (9**9, 4)}"), "cannot be read as .npy"),
         ("a.npy", npy("{'descr': '|O', 'fortran_order': False, 'shape': (3, 4)}", b"\0" * 96), "but holds object"),
@@ -243,7 +244,9 @@ def npy(header, data=b""):
         ("a.fbin", b"PAR1" + bytes(100), r"begins like a \.parquet file"),
         ("a.hdf5", b"", "is empty"),
         ("a.hdf5", bytes(100), "cannot be read as HDF5"),
+        ("a.h5", b"PAR1" + bytes(100), r"must begin like a \.hdf5 file, but it begins like a \.parquet file$"),
         ("a.parquet", b"PAR1" + bytes(100), "cannot be read as Parquet"),
+        ("a.pq", b"\x89HDF\r\n" + bytes(100), r"must begin like a \.parquet file, but it begins like a \.hdf5 file$"),
     ],
 )
 def test_bad_files(name, content, message, tmp_path):
@@ -258,12 +261,17 @@ def test_which_data_set(tmp_path):
     path = tmp_path / "rows.hdf5"
     X = values(".fbin")
     with h5py.File(path, "w") as file:
-        file["group/inner"] = X
         file["flat"] = X[0]
+        file["empty"] = h5py.Empty("f4")
+    with pytest.raises(FileFormatError, match=r"must have a data set of two dimensions, but has none$"):
+        open_vectors(path)
+    with h5py.File(path, "a") as file:
+        file["group/inner"] = X
+    np.testing.assert_array_equal(open_vectors(path), X)  # the only one of two dimensions, in whatever group
+    with h5py.File(path, "a") as file:
         file["first"] = X
-    np.testing.assert_array_equal(open_vectors(path), X)  # the only one of two dimensions
     np.testing.assert_array_equal(open_vectors(path, "group/inner"), X)
-    with pytest.raises(FileFormatError, match="must have a data set 'group'; those of two dimensions are: 'first'"):
+    with pytest.raises(FileFormatError, match=r"'group'; those of two dimensions are: 'first', 'group/inner'$"):
         open_vectors(path, "group")
     with pytest.raises(FileFormatError, match="must have two dimensions, but has shape"):
         open_vectors(path, "flat")
@@ -271,11 +279,25 @@ def test_which_data_set(tmp_path):
         file["second"] = X
         file.create_dataset("unwritten", (1 << 40, 128), np.float32, chunks=(1024, 128))
         file.create_dataset("squeezed", data=np.zeros((1 << 20, 128), np.uint8), chunks=(1 << 20, 128), compression=9)
-    with pytest.raises(FileFormatError, match="must have a data set 'train'"):
+    told = r"must be told which of its data sets of two dimensions to read, by name \(--name\): 'first', 'group/inner'"
+    with pytest.raises(FileFormatError, match=told):
         open_vectors(path)
     with pytest.raises(FileFormatError, match="should have 562949953421312 bytes of values, but 0 bytes are stored"):
         open_vectors(path, "unwritten")
     assert open_vectors(path, "squeezed").shape == (1 << 20, 128)  # the most that deflate can do
+    with h5py.File(path, "a") as file:
+        for i in range(20):
+            file[f"layer{i:02}"] = X
+    with pytest.raises(FileFormatError, match=r"'layer07' and 15 more$"):
+        open_vectors(path)
+    with h5py.File(path, "a") as file:
+        file["other"] = X + 1
+        file["train"] = h5py.SoftLink("/other")
+    np.testing.assert_array_equal(open_vectors(path), X + 1)
+    with h5py.File(tmp_path / "link.hdf5", "w") as file:
+        file["train"] = h5py.ExternalLink("rows.hdf5", "/first")
+    with pytest.raises(FileFormatError, match=r"link.hdf5:train' must be in the file itself, but is a link to '.*rows"):
+        open_vectors(tmp_path / "link.hdf5")
 
 
 def test_which_column(tmp_path):
@@ -283,20 +305,32 @@ def test_which_column(tmp_path):
     X = values(".fbin")
     pq.write_table(pa.table({"a": as_lists(X), "b": as_lists(X[:, :3]), "name": ["x"] * len(X)}), path)
     assert open_vectors(path, "b").shape == (N_ROWS, 3)
-    with pytest.raises(FileFormatError, match="a column of lists of numbers; the columns of lists are: 'a', 'b'"):
+    with pytest.raises(FileFormatError, match=r"columns of lists to read, by name \(--name\): 'a', 'b'$"):
         open_vectors(path)
-    with pytest.raises(FileFormatError, match="must have a column 'name' of lists of numbers"):
+    with pytest.raises(
+        FileFormatError, match=r"column 'name' of lists of numbers; the columns of lists are: 'a', 'b'$"
+    ):
         open_vectors(path, "name")
     for lists, message in (
-        ([[1.0, 2.0], [3.0]], "must hold lists of one length, 2"),
-        ([[1.0, 2.0], [3.0], [4.0, 5.0, 6.0]], "must hold lists of one length, 2"),
-        ([[1.0, 2.0], None], "must have no missing values"),
-        ([[1.0, None]], "must have no missing values"),
+        ([[1.0, 2.0], [3.0]], "must hold lists of one length, 2, but row 1 has 1 values"),
+        ([[1.0, 2.0]] * 3 + [[3.0], [4.0, 5.0, 6.0]], "must hold lists of one length, 2, but row 3 has 1 values"),
+        ([[1.0, 2.0], [3.0, 4.0], None], "must have no missing values, but row 2 has some"),
+        ([[1.0, 2.0], [3.0, None]], "must have no missing values, but row 1 has some"),
+        ([None, [1.0, 2.0]], "must have no missing values, but row 0 has some"),
         ([[]], "must have rows and columns, but is 1 x 0"),
     ):
-        pq.write_table(pa.table({"vector": pa.array(lists, pa.list_(pa.float32()))}), path)
+        pq.write_table(pa.table({"vector": pa.array(lists, pa.list_(pa.float32()))}), path, row_group_size=2)
         with pytest.raises(FileFormatError, match=message):
             np.asarray(open_vectors(path))
+    pq.write_table(pa.table({"vector": pa.array([[1, 2], None], pa.list_(pa.float32(), 2))}), path)
+    with pytest.raises(FileFormatError, match="must have no missing values, but row 1 has some"):
+        np.asarray(open_vectors(path))
+    pq.write_table(pa.table({"name": ["x"] * 3, "x0": [1.0] * 3, "x1": [2.0] * 3}), path)
+    with pytest.raises(FileFormatError, match="are: none; join its 2 columns of numbers into one, if they are the vec"):
+        open_vectors(path)
+    pq.write_table(pa.table({"name": ["x"] * 3, "id": [1, 2, 3]}), path)
+    with pytest.raises(FileFormatError, match=r"the columns of lists are: none$"):
+        open_vectors(path)
     pq.write_table(pa.table({"vector": pa.array([], pa.list_(pa.float32(), 4))}), path)
     with pytest.raises(FileFormatError, match="must have rows and columns, but is 0 x 4"):
         open_vectors(path)

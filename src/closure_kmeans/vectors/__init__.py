@@ -51,8 +51,8 @@ def open_vectors(source: Source, name: str | None = None) -> NDArray[Any] | Vect
         in the order of the names. An array, a PyTorch tensor, or anything else that has ``shape``, ``dtype`` and
         slices, such as a zarr array.
     name : str, default=None
-        The data set of an HDF5 file (by default ``train``, or the only one of two dimensions), or the column of a
-        Parquet file (by default ``vector`` or ``embedding``, or the only one that holds lists of numbers).
+        The data set of an HDF5 file (by default ``train``, or the only one of two dimensions in whatever group), or the
+        column of a Parquet file (by default ``vector`` or ``embedding``, or the only one that holds lists of numbers).
 
     Returns
     -------

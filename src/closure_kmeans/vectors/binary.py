@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans._files import FileFormatError, file_size, reading, replacing
 from closure_kmeans.vectors.rows import BLOCK_BYTES, check_kind
+from closure_kmeans.vectors.signatures import NPY_MAGIC, describe, kind_of
 
 # TEXMEX: each row is an int32, its width, and then the values.
 VECS: dict[str, np.dtype[Any]] = {".fvecs": np.dtype("<f4"), ".bvecs": np.dtype("u1"), ".ivecs": np.dtype("<i4")}
@@ -22,15 +23,6 @@ BIN: dict[str, np.dtype[Any]] = {".fbin": np.dtype("<f4"), ".u8bin": np.dtype("u
 
 # Rows of a TEXMEX file whose width is looked at: all of a small file, a spread sample of a large one.
 CHECKED_ROWS = 100_000
-# How the files of others begin.
-SIGNATURES = {
-    b"\x93NUMPY": ".npy",
-    b"\x89HDF\r\n": ".hdf5",
-    b"PAR1": ".parquet",
-    b"PK\x03\x04": ".npz",
-    b"\x1f\x8b": ".gz",
-}
-NPY_MAGIC = b"\x93NUMPY"
 # NumPy has Python parse a header, which some versions of it (3.11.7) cannot do in several threads at a time.
 _ONE_HEADER = Lock()
 
@@ -59,7 +51,7 @@ def _npy_header(path: Path, size: int) -> Header:
     with path.open("rb") as file:
         start = file.read(12)
         if not start.startswith(NPY_MAGIC):
-            raise FileFormatError(f"'{path}' must begin like a .npy file, but {_beginning(start)}")
+            raise FileFormatError(f"'{path}' must begin like a .npy file, but {describe(start)}")
         length = struct.unpack_from("<H" if start[6] == 1 else "<I", start.ljust(12, b"\0"), 8)[0]
         if length > size:
             raise FileFormatError(f"'{path}' has {size} bytes, but a header of {length} bytes")
@@ -134,16 +126,7 @@ def _check_size(path: Path, contents: str, expected: int, size: int, hint: str =
 
 
 def _hint(start: bytes) -> str:
-    beginning = _beginning(start)
-    return f"; {beginning}" if beginning else ""
-
-
-def _beginning(start: bytes) -> str:
-    """What kind of file begins like this."""
-    for signature, suffix in SIGNATURES.items():
-        if start.startswith(signature):
-            return f"it begins like a {suffix} file"
-    return ""
+    return f"; {describe(start)}" if kind_of(start) else ""
 
 
 def write_npy(path: Path, X: NDArray[Any]) -> None:

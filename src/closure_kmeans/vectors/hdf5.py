@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from closure_kmeans._files import FileFormatError, file_size, library, reading
-from closure_kmeans.vectors.rows import Rows, Vectors, check_kind
+from closure_kmeans.vectors.rows import Rows, Vectors, check_kind, listed
+from closure_kmeans.vectors.signatures import check_no_other_kind
 
 # The data set that ann-benchmarks fits to.
 DEFAULT_NAME = "train"
@@ -21,6 +22,7 @@ def open_hdf5(path: Path, name: str | None = None) -> Rows:
     """Open a data set: as a memory map where it lies in one piece, else to be read by slices."""
     h5py = library("h5py", "io", "an HDF5 file")
     size = file_size(path, minimum=8)
+    check_no_other_kind(path, ".hdf5")
     with reading(path, "HDF5"), h5py.File(path, "r") as file:
         data = _choose(path, file, h5py.Dataset, name)
         label = f"{path}:{data.name}"
@@ -51,14 +53,39 @@ class _DataSet(NamedTuple):
 
 def _choose(path: Path, file: Any, kind: Any, name: str | None) -> Any:
     """The data set of a name, or the one that can be meant."""
-    found = {key: item for key, item in file.items() if isinstance(item, kind) and len(item.shape) == 2}
+    found = _two_dimensional(file, kind)
+    if name is None and _is_matrix(file.get(DEFAULT_NAME), kind):
+        name = DEFAULT_NAME
+    if name is None and len(found) == 1:
+        name = found[0]
+    if name is None and found:
+        raise FileFormatError(
+            f"'{path}' must be told which of its data sets of two dimensions to read, by name (--name): {listed(found)}"
+        )
     if name is None:
-        name = DEFAULT_NAME if DEFAULT_NAME in found or len(found) != 1 else next(iter(found))
-    data = found.get(name, file.get(name))
+        raise FileFormatError(f"'{path}' must have a data set of two dimensions, but has none")
+    data = file.get(name)
     if not isinstance(data, kind):
-        listed = ", ".join(map(repr, found)) or "none"
-        raise FileFormatError(f"'{path}' must have a data set '{name}'; those of two dimensions are: {listed}")
+        raise FileFormatError(f"'{path}' must have a data set '{name}'; those of two dimensions are: {listed(found)}")
+    if data.file.filename != file.filename:  # its offset would be one in the other file
+        raise FileFormatError(f"'{path}:{name}' must be in the file itself, but is a link to '{data.file.filename}'")
     return data
+
+
+def _two_dimensional(file: Any, kind: Any) -> list[str]:
+    """The names of the data sets of two dimensions, in whatever group."""
+    found = []
+
+    def note(name: str, item: Any) -> None:
+        if _is_matrix(item, kind):
+            found.append(name)
+
+    file.visititems(note)
+    return found
+
+
+def _is_matrix(item: Any, kind: Any) -> bool:
+    return isinstance(item, kind) and item.ndim == 2
 
 
 def _check_storage(label: str, n_bytes: int, storage: int, size: int, in_chunks: bool) -> None:

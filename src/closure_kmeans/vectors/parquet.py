@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from closure_kmeans._files import FileFormatError, file_size, library, reading
 from closure_kmeans.vectors.hdf5 import LARGEST_COMPRESSION
-from closure_kmeans.vectors.rows import Vectors, check_kind
+from closure_kmeans.vectors.rows import Vectors, check_kind, listed
+from closure_kmeans.vectors.signatures import check_no_other_kind
 
 # Columns that are taken for the vectors, unless one is named.
 DEFAULT_NAMES = ("vector", "embedding")
@@ -22,6 +23,7 @@ def open_parquet(path: Path, name: str | None = None) -> Vectors:
     parquet = library("pyarrow.parquet", "io", "a Parquet file")
     types = library("pyarrow.types", "io", "a Parquet file")
     size = file_size(path, minimum=12)
+    check_no_other_kind(path, ".parquet")
     with reading(path, "Parquet"):
         file = parquet.ParquetFile(path, memory_map=True)
         column = _Column(path, file, _choose(path, file.schema_arrow, types, name))
@@ -37,20 +39,31 @@ def open_parquet(path: Path, name: str | None = None) -> Vectors:
 
 def _choose(path: Path, schema: Any, types: Any, name: str | None) -> str:
     """The column of a name, or the one that can be meant."""
-    found = [
-        field.name
-        for field in schema
-        if (types.is_fixed_size_list(field.type) or types.is_list(field.type) or types.is_large_list(field.type))
-        and (types.is_integer(field.type.value_type) or types.is_floating(field.type.value_type))
-    ]
+    found = [field.name for field in schema if _is_list(field.type, types) and _is_number(field.type.value_type, types)]
     usual = [candidate for candidate in DEFAULT_NAMES if candidate in found]
     if name is None and (usual or len(found) == 1):
         name = (usual or found)[0]
+    if name is None and found:
+        raise FileFormatError(
+            f"'{path}' must be told which of its columns of lists to read, by name (--name): {listed(found)}"
+        )
     if name is None or name not in found:
         wanted = "a column" if name is None else f"a column '{name}'"
-        listed = ", ".join(map(repr, found)) or "none"
-        raise FileFormatError(f"'{path}' must have {wanted} of lists of numbers; the columns of lists are: {listed}")
+        n_numbers = sum(_is_number(field.type, types) for field in schema)
+        hint = f"; join its {n_numbers} columns of numbers into one, if they are the vectors" if n_numbers > 1 else ""
+        raise FileFormatError(
+            f"'{path}' must have {wanted} of lists of numbers; the columns of lists are: {listed(found)}"
+            + ("" if found else hint)
+        )
     return name
+
+
+def _is_list(kind: Any, types: Any) -> bool:
+    return bool(types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind))
+
+
+def _is_number(kind: Any, types: Any) -> bool:
+    return bool(types.is_integer(kind) or types.is_floating(kind))
 
 
 class _Column:
@@ -67,18 +80,33 @@ class _Column:
 
     def _first_width(self) -> int:
         for batch in self._file.iter_batches(batch_size=1, columns=[self.name]):
-            return len(batch.column(0)[0])
+            first = batch.column(0)[0]
+            self._check_present(0, first)
+            return len(first)
         return 0
 
     def _read(self, group: int) -> NDArray[Any]:
         lists = self._file.read_row_group(group, columns=[self.name]).column(0).combine_chunks()
         values = lists.flatten()
-        if lists.null_count or values.null_count:
-            raise FileFormatError(f"'{self._path}:{self.name}' must have no missing values, but has some")
-        if len(values) != len(lists) * self.width or (np.diff(_offsets(lists)) != self.width).any():
-            raise FileFormatError(f"'{self._path}:{self.name}' must hold lists of one length, {self.width}")
+        ragged = (np.diff(_offsets(lists)) != self.width).any()
+        if ragged or lists.null_count or values.null_count:
+            self._check_rows(lists, sum(self._file.metadata.row_group(i).num_rows for i in range(group)))
         array: NDArray[Any] = values.to_numpy(zero_copy_only=False)
         return array.reshape(-1, self.width)
+
+    def _check_rows(self, lists: Any, first: int) -> None:
+        """Name the first of these rows that is not as it should be, in the count of the file."""
+        for row, values in enumerate(lists, first):
+            self._check_present(row, values)
+            if len(values) != self.width:
+                raise FileFormatError(
+                    f"'{self._path}:{self.name}' must hold lists of one length, {self.width}, "
+                    f"but row {row} has {len(values)} values"
+                )
+
+    def _check_present(self, row: int, values: Any) -> None:
+        if not values.is_valid or values.values.null_count:
+            raise FileFormatError(f"'{self._path}:{self.name}' must have no missing values, but row {row} has some")
 
 
 def _offsets(lists: Any) -> NDArray[Any]:

@@ -12,6 +12,8 @@ from closure_kmeans._files import FileFormatError, reading
 
 # Bytes read at a time where all rows are read.
 BLOCK_BYTES = 1 << 24
+# Names that an error lists.
+LISTED_NAMES = 10
 
 
 class Rows(Protocol):
@@ -112,3 +114,9 @@ def check_kind(label: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None
     n_rows, width = shape
     if n_rows < 1 or width < 1:
         raise FileFormatError(f"'{label}' must have rows and columns, but is {n_rows} x {width}")
+
+
+def listed(names: list[str]) -> str:
+    """The first of some names, for an error of one line."""
+    more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
+    return (", ".join(map(repr, names[:LISTED_NAMES])) or "none") + more
