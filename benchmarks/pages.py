@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import uvicorn
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks import data
 from benchmarks.machine import describe_machine, describe_versions
@@ -81,14 +81,13 @@ def time_frames(page: Page) -> list[float]:
     return frames
 
 
-def measure(catalog: Catalog, chromium: str) -> dict[str, Any]:
+def measure(catalog: Catalog, browser: Browser) -> dict[str, Any]:
     shown = fit_of_model(catalog.model)
     app = make_app(catalog, None, lambda: shown)
-    with bind("127.0.0.1", None) as listening, sync_playwright() as driver:
+    with bind("127.0.0.1", None) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(base_url=address(listening, None).rstrip("/"), viewport={"width": 1280, "height": 860})
         first = time_page(page, "/")  # with nothing prepared
         began = perf_counter()
@@ -96,7 +95,7 @@ def measure(catalog: Catalog, chromium: str) -> dict[str, Any]:
         prepared = perf_counter() - began
         seconds = {name: [time_page(page, path) for _ in range(REPEATS)] for name, path in PAGES.items()}
         frames = time_frames(page)
-        browser.close()
+        page.close()
         server.should_exit = True
         thread.join()
     return {"prepare_seconds": prepared, "first_page": first, "pages": seconds, "frames": frames}
@@ -114,7 +113,10 @@ def main() -> None:
     if chromium is None:
         raise SystemExit("there is no Chromium; CLOSURE_KMEANS_CHROMIUM may name one")
     catalog = make_catalog(arguments.data, arguments.clusters, arguments.threads)
-    row = {"n_items": catalog.n_items, "n_clusters": arguments.clusters, **measure(catalog, chromium)}
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        row = {"n_items": catalog.n_items, "n_clusters": arguments.clusters, **measure(catalog, browser)}
+        browser.close()
     append_row(arguments.output / "pages.jsonl", row | {"machine": describe_machine(), "versions": describe_versions()})
     lines = [["the first of all", f"{1000 * row['first_page']:.0f}", ""]]
     for name, seconds in row["pages"].items():

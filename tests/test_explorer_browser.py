@@ -247,8 +247,8 @@ def test_a_fit_is_seen_while_it_runs(browser, url, folder):
     page.close()
 
 
-def test_the_benchmark_of_the_pages():
+def test_the_benchmark_of_the_pages(browser):
     pages = pytest.importorskip("benchmarks.pages", reason="the benchmarks are not part of the source distribution")
-    found = pages.measure(make_catalog(), CHROMIUM)
+    found = pages.measure(make_catalog(), browser)
     assert set(found["pages"]) == set(pages.PAGES)
     assert len(found["frames"]) > 1
