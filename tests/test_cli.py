@@ -330,6 +330,12 @@ def test_a_fit_outlives_those_who_watch_it(here):
     assert (here / "new.safetensors").read_bytes() == (here / "words.safetensors").read_bytes()
 
 
+def test_what_is_wrong_with_standard_input(here):
+    result = process("predict", "words.safetensors", "-", "-o", "-", input=(here / "rows.u8bin").read_bytes())
+    assert result.returncode == 1
+    assert b"Error: standard input must begin like a .npy file" in result.stderr
+
+
 def test_evaluate(run, here):
     model = load("words.safetensors")
     X = load_sift()[:2000]
@@ -406,7 +412,16 @@ def test_export(run, here):
         ("fit rows.u8bin -k 3 -o a.safetensors --max-size 9", 1, "max_size must be at least the mean size"),
         ("fit rows.u8bin -k 3000 -o a.safetensors", 1, "n_clusters must be at most the number of rows"),
         ("fit words.safetensors -k 3 -o a.safetensors", 1, "'words.safetensors' must end in one of .npy, .fvecs"),
-        ("fit rows.u8bin -k 3 -o a.safetensors --init half.npy", 1, "No such file or directory: 'half.npy'"),
+        (
+            "fit rows.u8bin -k 3 -o a.safetensors --init half.npy",
+            2,
+            "'half.npy' must be tree, random, a model, or a file",
+        ),
+        (
+            "fit rows.u8bin -k 3 -o a.safetensors --checkpoint rows.u8bin",
+            2,
+            "'rows.u8bin' must be a folder, but is a file",
+        ),
         ("predict rows.u8bin rows.u8bin -o l.npy", 1, "'rows.u8bin' cannot be read as a model"),
         ("predict words.safetensors words.safetensors -o l.npy", 1, "must end in one of .npy"),
         ("predict words.safetensors rows.u8bin -o -l.txt", 2, "the name must end in .npy"),

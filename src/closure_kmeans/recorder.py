@@ -45,6 +45,7 @@ class Recorder:
             unit="it",
             desc=type(model).__name__,
         )
+        self._bar.set_postfix_str("preparing")
 
     def __enter__(self) -> Recorder:
         return self

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from closure_kmeans import metrics
 from closure_kmeans.base import BaseKMeans
-from closure_kmeans.vectors import Vectors, open_vectors, save_vectors
+from closure_kmeans.vectors import FileFormatError, Vectors, open_vectors, save_vectors
 
 STANDARD = "-"  # standard input or output, which hold an .npy file
 # The exit code that shells have for an interrupt.
@@ -174,7 +174,10 @@ def read_vectors(source: str, name: str | None = None) -> NDArray[Any] | Vectors
         path = Path(folder) / "standard-input.npy"
         with path.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
-        return np.array(open_vectors(path))
+        try:
+            return np.array(open_vectors(path))
+        except FileFormatError as error:
+            raise FileFormatError(str(error).replace(f"'{path}'", "standard input")) from error
 
 
 def write_array(target: str, array: NDArray[Any]) -> None:

@@ -220,6 +220,8 @@ def _count_rows(vectors: str, name: str | None) -> tuple[int, str]:
 def _check_checkpoint(checkpoint: str | None, resume: bool) -> None:
     if resume and checkpoint is None:
         raise click.UsageError("--resume needs --checkpoint: where the fit was saved")
+    if checkpoint is not None and Path(checkpoint).is_file() and Path(checkpoint).suffix != ".safetensors":
+        raise click.BadParameter(f"'{checkpoint}' must be a folder, but is a file", param_hint="--checkpoint")
     if checkpoint is not None and not resume and checkpoint_file(checkpoint).exists():
         raise click.UsageError(
             f"'{checkpoint_file(checkpoint)}' holds a fit: add --resume to go on with it, or remove the file"
@@ -230,6 +232,8 @@ def _start(init: str) -> str | NDArray[Any] | BaseKMeans:
     """A start by its name, a model, or the centres in a file."""
     if init in ("tree", "random"):
         return init
+    if not Path(init).exists():
+        raise click.BadParameter(f"'{init}' must be tree, random, a model, or a file of centres", param_hint="--init")
     if Path(init).suffix == ".safetensors":
         return load(init)
     return np.asarray(open_vectors(init))
