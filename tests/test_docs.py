@@ -1,8 +1,10 @@
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,30 @@ def test_the_readme_runs(place):
     names = follow(ROOT / "README.md")
     assert len(set(names["labels"])) == 2000
     assert {"words.safetensors", "labels.npy", "words.faiss", "ck"} <= {path.name for path in place.iterdir()}
+    if os.name == "posix":
+        (explore,) = re.findall(r"`closure-kmeans (explore [^`]*)`", (ROOT / "README.md").read_text("utf-8"))
+        assert "<h1>2,000 <span>clusters" in look_at(
+            sys.executable, "-m", "closure_kmeans", *explore.split(), "--no-browser"
+        )
+
+
+def test_make_explore_is_what_the_makefile_says():
+    """It sets up, and then runs this."""
+    assert "@$(BIN)/python -m benchmarks.explore\n" in (ROOT / "Makefile").read_text("utf-8")
+    environment = {name: value for name, value in os.environ.items() if name != "CLOSURE_KMEANS_DATA"}
+    command = sys.executable, "-m", "benchmarks.explore", "--", "--no-browser"
+    assert "<h1>500 <span>clusters" in look_at(*command, cwd=ROOT, env=environment)
+
+
+def look_at(*command, **options):
+    """The first page of an explorer, which is then told to end."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) as explorer:
+        address = explorer.stdout.readline().split()[0]
+        with urllib.request.urlopen(address) as page:
+            text = page.read().decode()
+        explorer.send_signal(signal.SIGINT)
+    assert explorer.returncode == 0
+    return text
 
 
 def test_every_command_of_the_readme_is_run_somewhere():
