@@ -62,6 +62,7 @@ toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = "\\"
 
 # In the order in which they are shown.
 GUIDES = [
