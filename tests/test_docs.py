@@ -142,7 +142,7 @@ def test_the_benchmarks_that_the_readme_names_answer():
 def test_links_outside_the_site_lead_somewhere(page):
     """Those inside are followed by Sphinx."""
     page = ROOT / page
-    for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text("utf-8")):
+    for target in re.findall(r"(?:\]\(|src=\")(?!https?:|#)([^)#\s\"]+)", page.read_text("utf-8")):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
