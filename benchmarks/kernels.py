@@ -30,6 +30,7 @@ from closure_kmeans import ClosureKMeans
 from closure_kmeans._parallel import Threads
 from closure_kmeans.closure import assign_by_closures
 from closure_kmeans.clusters import Clusters, update
+from closure_kmeans.neighborhoods import suitable_leaf_size
 from closure_kmeans.partition import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
 from closure_kmeans.points import Points, arrange_points, reorder
 
@@ -217,7 +218,7 @@ def main() -> None:
     data.add_data_option(parser)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--clusters", type=int, default=10_000)
-    parser.add_argument("--leaf-size", type=int, default=defaults.leaf_size)
+    parser.add_argument("--leaf-size", type=int, help="by default what a fit takes")
     parser.add_argument("--tree-dims", type=int, default=defaults.tree_dims, help="0: all")
     parser.add_argument("--dtype", default="uint8", choices=("uint8", "float32", "float16", "float64"))
     parser.add_argument("--threads", type=int, default=2)
@@ -227,8 +228,9 @@ def main() -> None:
     X = data.load("sift", arguments.rows, arguments.data).astype(arguments.dtype)
     n_clusters = min(arguments.clusters, len(X) // 3)
     tree_dims = arguments.tree_dims or None
+    leaf_size = arguments.leaf_size or suitable_leaf_size(len(X), n_clusters)
     with Threads(arguments.threads) as threads:
-        state = prepare(X, n_clusters, arguments.leaf_size, tree_dims, threads)
+        state = prepare(X, n_clusters, leaf_size, tree_dims, threads)
         bounds = limits(threads)
         measured = steps(state, n_clusters, tree_dims, threads)
         take_turns([*bounds, *measured], arguments.repeats)
@@ -238,7 +240,7 @@ def main() -> None:
     title = data.describe("sift", len(X), arguments.data)
     text = "\n\n".join(
         [
-            f"{title}, {arguments.dtype}, into {n_clusters:,} clusters; leaves of {arguments.leaf_size}, "
+            f"{title}, {arguments.dtype}, into {n_clusters:,} clusters; leaves of {leaf_size}, "
             f"{state.n_pairs / len(X):.0f} candidates a row; {arguments.threads} threads; "
             f"medians of {arguments.repeats}.",
             markdown_table(HEADER, [table_line(step, product, copy) for step in (*bounds, *measured)]),
@@ -251,7 +253,7 @@ def main() -> None:
         "dtype": arguments.dtype,
         "n_rows": len(X),
         "n_clusters": n_clusters,
-        "leaf_size": arguments.leaf_size,
+        "leaf_size": leaf_size,
         "tree_dims": tree_dims,
         "threads": arguments.threads,
         "candidates": state.n_pairs / len(X),

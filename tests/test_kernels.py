@@ -7,8 +7,10 @@ import pytest
 import reference
 from hypothesis import given
 from hypothesis import strategies as st
+from numba import njit
 
 from closure_kmeans import _kernels
+from closure_kmeans._instructions import TILE_ROWS, VECTOR_BYTES, score_tile
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.partition import RandomPartition
@@ -37,7 +39,7 @@ def numbers(points):
 
 def make_labels(rng, n, k):
     """Random labels; every cluster has points and the last one only one."""
-    return rng.permutation(np.concatenate([np.arange(k), rng.integers(k - 1, size=n - k)])).astype(np.int32)
+    return rng.permutation(np.concatenate([np.arange(k), rng.integers(max(1, k - 1), size=n - k)])).astype(np.int32)
 
 
 def make_clusters(points, labels, k):
@@ -248,18 +250,64 @@ def test_leaf_by_leaf_is_closure_by_closure(dtype, hartigan, weighted, n_trees):
         assert n_pairs == sum(len(leaf) * len(np.unique(labels[leaf])) for leaf in leaves)
 
 
-def test_a_leaf_of_any_size():
-    """One that is multiplied with its centres in several goes."""
+@both_precisions
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n", [1, TILE_ROWS - 1, TILE_ROWS, TILE_ROWS + 1, 100])
+@pytest.mark.parametrize("k", [1, VECTOR_BYTES // 8, VECTOR_BYTES // 8 + 1, VECTOR_BYTES // 4, VECTOR_BYTES // 4 + 1])
+def test_leaves_of_any_size_with_any_number_of_candidates(n, k, weighted, dtype):
+    """Rows that fill a tile, or not, and candidates that fill a panel, or not."""
     rng = np.random.default_rng(0)
-    n = 2 * _kernels.LEAF_ROWS + 5
-    points = make_points(rng, np.float64, n=n, d=1, weighted=True)
-    labels = make_labels(rng, n, 4)
-    clusters = make_clusters(points, labels, 4)
-    partition = RandomPartition(np.arange(n, dtype=np.int32), np.array([0, n]))
+    points = make_points(rng, dtype, n=max(n, k), weighted=weighted)
+    labels = make_labels(rng, len(points.rows), k)
+    clusters = make_clusters(points, labels, k)
+    leaf = np.arange(n, dtype=np.int32)
+    partition = RandomPartition(leaf, np.array([0, n]))
     new_labels, _, n_pairs = assign(points, clusters, labels, [partition], True, n_blocks=1)
     costs = reference.move_costs(*numbers(points), clusters.centers, clusters.sizes, labels, True)
-    np.testing.assert_array_equal(new_labels, costs.argmin(axis=1))
-    assert n_pairs == 4 * n
+    candidates = np.unique(labels[leaf])
+    np.testing.assert_array_equal(new_labels[leaf], candidates[costs[leaf][:, candidates].argmin(axis=1)])
+    assert n_pairs == n * len(candidates)
+
+
+@both_precisions
+@pytest.mark.parametrize("n_lines", [1, TILE_ROWS])
+def test_score_tile(dtype, n_lines):
+    """What compiled code does is what the function says, wherever a panel is and whatever was found before."""
+    rng = np.random.default_rng(0)
+    lanes = VECTOR_BYTES // np.dtype(dtype).itemsize
+    for d, first in ((1, 0), (2, lanes), (7, 2 * lanes)):
+        rows, panel = rng.normal(size=(TILE_ROWS, d)).astype(dtype), rng.normal(size=(d, lanes)).astype(dtype)
+        norms, center_norms = (rows**2).sum(axis=1), rng.random(3 * lanes).astype(dtype) + (panel**2).sum()
+        center_norms[first + lanes - 1] = np.inf
+        own = rng.integers(3 * lanes, size=TILE_ROWS).astype(np.int32)
+        own[:3] = first, first + 1, first + lanes - 2
+        factors = rng.random((n_lines, 3 * lanes)).astype(dtype)
+        before = np.full((TILE_ROWS, lanes), np.inf, dtype)
+        before[::2] = rng.random((len(before[::2]), lanes)) * 4 * d
+        ours, theirs = ([before.copy(), np.full(before.shape, -1, np.int32), np.zeros_like(before)] for _ in range(2))
+        arguments = (rows, norms, own, panel, center_norms, factors, first)
+        compiled_score_tile(*arguments, *ours)
+        score_tile(*arguments, *theirs)
+        assert_close(ours[0], theirs[0], dtype, 4 * norms.max() + center_norms[:-1].min())
+        np.testing.assert_array_equal(ours[1], theirs[1])
+        assert_close(ours[2], theirs[2], dtype, 4 * norms.max() + center_norms[:-1].min())
+        assert (ours[1] >= 0).any()
+        assert (ours[2] != 0).any(axis=1)[:3].all()
+        assert not (ours[1] == first + lanes - 1).any()
+
+
+@njit
+def compiled_score_tile(rows, norms, own, panel, center_norms, factors, first, best, choice, stays):
+    score_tile(rows, norms, own, panel, center_norms, factors, first, best, choice, stays)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=8), st.integers(0, 4))
+def test_take_lowest(found, score):
+    scores = np.array([score for score, _ in found], np.float32)
+    choices = np.array([choice for _, choice in found], np.int32)
+    lowest = min(found)
+    expected = lowest if lowest[0] < score else (score, 7)
+    assert _kernels.take_lowest(scores, choices, float(score), 7) == expected
 
 
 @pytest.mark.parametrize("hartigan", [False, True])
@@ -294,6 +342,27 @@ def test_a_partition_that_is_open_to_all_clusters(hartigan):
     np.testing.assert_array_equal(new_labels, costs.argmin(axis=1))
     assert_close(scores, costs.min(axis=1), np.float64, largest_norm(points))
     assert n_pairs == 60 * 9
+
+
+@pytest.mark.parametrize("hartigan", [False, True])
+def test_rows_that_rounding_hides_are_compared_one_by_one(hartigan):
+    """Two groups of clusters so far apart that single precision sees no distance in one from the centre of another."""
+    rng = np.random.default_rng(0)
+    points = make_points(rng, np.float32, weighted=True)
+    points.rows[:30] /= 1000
+    points.rows[30:] = points.rows[30:] / 1000 + 1000
+    points.mean[:] = 0
+    labels = np.concatenate([make_labels(rng, 30, 4), 4 + make_labels(rng, 30, 5)])
+    clusters = make_clusters(points, labels, 9)
+    clusters = clusters._replace(penalties=1e-6 * rng.random(9))
+    partition = RandomPartition(np.arange(60, dtype=np.int32), np.array([0, 60]))
+    new_labels, scores, _ = assign(points, clusters, labels, [partition], hartigan, n_blocks=1)
+    costs = reference.move_costs(
+        *numbers(points), clusters.centers, clusters.sizes, labels, hartigan, clusters.penalties
+    )
+    np.testing.assert_array_equal(new_labels, costs.argmin(axis=1))
+    assert_close(scores[30:], costs.min(axis=1)[30:], np.float32, 1e-3)
+    assert (new_labels != labels)[30:].any()
 
 
 def test_list_candidates():

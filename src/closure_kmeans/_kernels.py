@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 from numba import njit
 
-from closure_kmeans._prefetch import prefetch
+from closure_kmeans._instructions import TILE_ROWS, VECTOR_BYTES, prefetch, score_tile
 
 if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters
@@ -40,9 +40,6 @@ NEARLY_EQUAL = 1 + 1e-5
 
 # Rounding of a product in units of the precision: a move must gain more than this to count as one.
 SLACK = 8
-
-# Rows of a leaf in one product, should it have more.
-LEAF_ROWS = 1024
 
 # How far ahead rows are asked for, and how many bytes of each: the rest of a long row follows by itself.
 ROWS_AHEAD = 32
@@ -370,26 +367,29 @@ def assign_leaves(
     members, starts = partition.members, partition.starts
     n_clusters, n_features = clusters.centers.shape
     dtype = clusters.centers.dtype
+    lanes = VECTOR_BYTES // clusters.centers.itemsize
     weighted = points.weights.shape[0] > 1
     largest = 0
     for leaf in range(first, last):
         largest = max(largest, starts[leaf + 1] - starts[leaf])
-    n_rows = min(largest, LEAF_ROWS)
-    n_centers = n_clusters if partition.open_to_all else min(largest, n_clusters)
+    n_panels = -(-(n_clusters if partition.open_to_all else min(largest, n_clusters)) // lanes)
     slots = np.full(n_clusters, -1, np.int32)
-    candidates = np.empty(n_centers, np.int32)
-    leaf_centers = np.empty((n_centers, n_features), dtype)
-    leaf_norms = np.empty(n_centers, dtype)
-    leaf_sizes = np.empty(n_centers, np.float64)
-    leaf_rows = np.empty((n_rows, n_features), dtype)
+    candidates = np.empty(n_panels * lanes, np.int32)
+    panels = np.zeros((n_panels, n_features, lanes), dtype)
+    center_norms = np.empty(n_panels * lanes, dtype)
+    sizes = np.empty(n_panels * lanes, np.float64)
     shift = np.empty(n_features, dtype)
     origin = np.empty(n_features, dtype)
-    product_memory = np.empty(n_rows * n_centers, dtype)
-    norms = np.empty(n_rows, dtype)
-    weights = np.full(n_rows, points.weights[0], np.float64)
-    factors = np.ones(n_rows, dtype)
-    best = np.empty(n_rows, dtype)
-    choice = np.empty(n_rows, np.int32)
+    # Of a tile of rows and, where a row has several, a column for each place in a vector.
+    rows = np.zeros((TILE_ROWS, n_features), dtype)
+    norms = np.zeros(TILE_ROWS, dtype)
+    own = np.zeros(TILE_ROWS, np.int32)
+    weights = np.full(TILE_ROWS, points.weights[0], np.float64)
+    factors = np.ones((TILE_ROWS if weighted else 1, n_panels * lanes), dtype)
+    best = np.empty((TILE_ROWS, lanes), dtype)
+    choice = np.empty((TILE_ROWS, lanes), np.int32)
+    stays = np.empty((TILE_ROWS, lanes), dtype)
+    slack = SLACK * np.finfo(dtype).eps
     n_pairs = 0
     for leaf in range(first, last):
         if partition.open_to_all:
@@ -403,26 +403,34 @@ def assign_leaves(
         for t in range(n_features):
             shift[t] = points.mean[t] + clusters.centers[candidates[0], t]
             origin[t] = shift[t] - points.mean[t]
-        load_candidates(clusters, candidates[:n_candidates], origin, leaf_centers, leaf_norms, leaf_sizes)
-        for begin in range(starts[leaf], starts[leaf + 1], LEAF_ROWS):
-            size = min(LEAF_ROWS, starts[leaf + 1] - begin)
-            for i in range(size):
-                fetch_ahead(points.rows, members, begin + i)
-                point = members[begin + i]
-                norms[i] = load_row(points.rows, point, shift, leaf_rows, i)
+        n_used = load_candidates(clusters, candidates[:n_candidates], origin, panels, center_norms, sizes)
+        if hartigan and not weighted:
+            weigh_moves(sizes[: n_used * lanes], weights, factors)
+        for begin in range(starts[leaf], starts[leaf + 1], TILE_ROWS):
+            tile = members[begin : min(begin + TILE_ROWS, starts[leaf + 1])]
+            for r in range(tile.shape[0]):
+                fetch_ahead(points.rows, members, begin + r)
+                norms[r] = load_row(points.rows, tile[r], shift, rows, r)
+                own[r] = slots[labels[tile[r]]]
                 if weighted:
-                    weights[i] = points.weights[point]
-            products = product_memory[: n_candidates * size].reshape(n_candidates, size)
-            np.dot(leaf_centers[:n_candidates], leaf_rows[:size].T, products)
-            for i in range(size):
-                choice[i] = slots[labels[members[begin + i]]]
-            score_stays(products, norms, weights, leaf_norms, leaf_sizes, hartigan, best, choice)
-            score_moves(products, norms, weights, leaf_norms, leaf_sizes, hartigan, weighted, factors, best, choice)
-            for i in range(size):
-                point = members[begin + i]
-                if best[i] < scores[point]:
-                    scores[point] = best[i]
-                    new_labels[point] = candidates[choice[i]]
+                    weights[r] = points.weights[tile[r]]
+            if hartigan and weighted:
+                weigh_moves(sizes[: n_used * lanes], weights, factors)
+            best[:] = np.inf
+            for p in range(n_used):
+                score_tile(rows, norms, own, panels[p], center_norms, factors, p * lanes, best, choice, stays)
+            for r in range(tile.shape[0]):
+                score = score_stay(stays[r, own[r] % lanes], sizes[own[r]], weights[r], hartigan)
+                doubt = slack * (norms[r] + center_norms[own[r]])
+                if 0 <= score <= doubt:
+                    score, chosen = compare_each(
+                        rows[r], clusters, candidates[:n_candidates], panels, own[r], weights[r], hartigan
+                    )
+                else:  # a move must gain more than rounding could hide
+                    score, chosen = take_lowest(best[r], choice[r], score - doubt, own[r])
+                if score < scores[tile[r]]:
+                    scores[tile[r]] = score
+                    new_labels[tile[r]] = candidates[chosen]
         for j in range(n_candidates):
             slots[candidates[j]] = -1
     return n_pairs
@@ -430,75 +438,93 @@ def assign_leaves(
 
 @kernel
 def load_candidates(
-    clusters: Clusters, candidates: Array, origin: Array, centers: Array, norms: Array, sizes: Array
-) -> None:
-    """The centres of some clusters relative to an origin, their squared norms with the penalties, and their sizes."""
-    number = centers.dtype.type
-    for j in range(candidates.shape[0]):
-        sizes[j] = clusters.sizes[candidates[j]]
-        norm = number(0)
-        for t in range(origin.shape[0]):
-            value = clusters.centers[candidates[j], t] - origin[t]
-            centers[j, t] = value
-            norm += value * value
-        norms[j] = norm + clusters.penalties[candidates[j]]
+    clusters: Clusters, candidates: Array, origin: Array, panels: Array, norms: Array, sizes: Array
+) -> int:
+    """The centres of some clusters relative to an origin, in panels; squared norms with the penalties, and sizes.
 
-
-@kernel
-def score_stays(
-    products: Array,
-    norms: Array,
-    weights: Array,
-    center_norms: Array,
-    sizes: Array,
-    hartigan: bool,
-    best: Array,
-    choice: Array,
-) -> None:
-    """The score of each column's row where it is, at its candidate ``choice``, whose product is then done with.
-
-    It is lowered by what rounding could hide, so that a move must gain more than that.
+    A panel holds a centre in each column. The last one is filled up with what no row will choose. Returns how many
+    panels there are.
     """
-    dtype = products.dtype
-    two = dtype.type(2)
-    slack = dtype.type(SLACK * np.finfo(dtype).eps)
-    for i in range(products.shape[1]):
-        own = choice[i]
-        score = max(dtype.type(0), norms[i] + center_norms[own] - two * products[own, i])
-        if hartigan:
-            # What leaving would take away; the last point of a cluster never leaves it.
-            rest = sizes[own] - weights[i]
-            score = score * sizes[own] / rest if rest > 0 else -np.inf
-        best[i] = score - slack * (norms[i] + center_norms[own])
-        products[own, i] = -np.inf
+    n_candidates, lanes = candidates.shape[0], panels.shape[2]
+    n_panels: int = -(-n_candidates // lanes)
+    row = np.empty((1, origin.shape[0]), origin.dtype)
+    for j in range(n_candidates):
+        fetch_ahead(clusters.centers, candidates, j)
+        sizes[j] = clusters.sizes[candidates[j]]
+        norm = load_row(clusters.centers, candidates[j], origin, row, 0)
+        norms[j] = norm + clusters.penalties[candidates[j]]
+        for t in range(origin.shape[0]):
+            panels[j // lanes, t, j % lanes] = row[0, t]
+    norms[n_candidates : n_panels * lanes] = np.inf
+    sizes[n_candidates : n_panels * lanes] = 1
+    return n_panels
 
 
 @kernel
-def score_moves(
-    products: Array,
-    norms: Array,
-    weights: Array,
-    center_norms: Array,
-    sizes: Array,
-    hartigan: bool,
-    weighted: bool,
-    factors: Array,
-    best: Array,
-    choice: Array,
-) -> None:
-    """Improve the best score of each column's row, and the candidate that has it. ``factors`` begin as ones."""
-    two = products.dtype.type(2)
-    for j in range(products.shape[0]):
-        if hartigan and weighted:
-            for i in range(products.shape[1]):
-                factors[i] = sizes[j] / (sizes[j] + weights[i])
-        elif hartigan:
-            factors[:] = sizes[j] / (sizes[j] + weights[0])
-        for i in range(products.shape[1]):
-            score = factors[i] * (norms[i] + center_norms[j] - two * products[j, i])
-            if score < best[i]:
-                best[i] = score
-                choice[i] = j
+def weigh_moves(sizes: Array, weights: Array, factors: Array) -> None:
+    """What a squared distance counts by Hartigan's rule if a row moves there: the centre comes to meet it."""
+    for r in range(factors.shape[0]):
+        for j in range(sizes.shape[0]):
+            factors[r, j] = sizes[j] / (sizes[j] + weights[r])
+
+
+@kernel
+def score_stay(distance: float, size: float, weight: float, hartigan: bool) -> float:
+    """The score of a row where it is: its squared distance or, by Hartigan's rule, what leaving would take away."""
+    distance = max(0.0, distance)
+    if not hartigan:
+        return distance
+    rest = size - weight
+    # The last point of a cluster never leaves it.
+    return distance * size / rest if rest > 0 else -np.inf
+
+
+@kernel
+def take_lowest(scores: Array, choices: Array, score: float, choice: int) -> tuple[float, int]:
+    """The lowest of some scores and its choice, of equal ones the smallest; or those given, unless it is lower."""
+    lowest = scores[0]
+    for lane in range(1, scores.shape[0]):
+        lowest = min(lowest, scores[lane])
+    if not lowest < score:
+        return score, choice
+    chosen = np.iinfo(np.int32).max
+    for lane in range(scores.shape[0]):
+        if scores[lane] == lowest:
+            chosen = min(chosen, choices[lane])
+    return np.float64(lowest), chosen
+
+
+@kernel
+def compare_each(
+    row: Array, clusters: Clusters, candidates: Array, panels: Array, own: int, weight: float, hartigan: bool
+) -> tuple[float, int]:
+    """The lowest score of a row and the candidate that has it, its own if none is lower: one by one, from differences.
+
+    For a row so near to its centre that rounding could hide the distance, because the leaf's candidates are far apart.
+    """
+    distance = distance_to_column(row, panels, own) + clusters.penalties[candidates[own]]
+    score = score_stay(distance, clusters.sizes[candidates[own]], weight, hartigan)
+    chosen = own
+    if score == 0:
+        return score, chosen
+    for j in range(candidates.shape[0]):
+        size = clusters.sizes[candidates[j]]
+        distance = distance_to_column(row, panels, j) + clusters.penalties[candidates[j]]
+        moved = distance * size / (size + weight) if hartigan else distance
+        if j != own and moved < score:
+            score, chosen = moved, j
+    return score, chosen
+
+
+@kernel
+def distance_to_column(row: Array, panels: Array, j: int) -> float:
+    """The squared distance to a centre in the panels, in double precision."""
+    panel, lane = panels[j // panels.shape[2]], j % panels.shape[2]
+    total = 0.0
+    for t in range(row.shape[0]):
+        difference = np.float64(row[t]) - np.float64(panel[t, lane])
+        total += difference * difference
+    return total
 
 
 @kernel

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from closure_kmeans.partition import RandomPartition, check_partition
 
+# A leaf should have this many points, times the cube root of the points that a cluster has: then it has about as many
+# clusters whatever their number is, and that number costs nothing.
+LEAF_POINTS = 64
 # Leaves that are doubled for the sake of accuracy end here: what they miss then is not missed for want of neighbours.
 LARGEST_LEAF = 4096
 
@@ -26,6 +29,15 @@ BLOCK_POINTS = 1024
 
 # Grows one random partition into leaves of at most so many points.
 Grow = Callable[[int], RandomPartition]
+
+
+def suitable_leaf_size(n_points: int, n_clusters: int) -> int:
+    """How many points a leaf of a fresh tree should have.
+
+    >>> suitable_leaf_size(1_000_000, 100_000), suitable_leaf_size(1_000_000, 1000)
+    (138, 640)
+    """
+    return round(LEAF_POINTS * float(np.cbrt(n_points / n_clusters)))
 
 
 class Neighborhoods(Protocol):

@@ -84,7 +84,10 @@ class _Remembering(click.Command):
     help="Share of rows at their nearest centre.",
 )
 @click.option(
-    "--leaf-size", type=click.IntRange(1), show_default="256, or 10 with --paper", help="Rows in a leaf of a tree."
+    "--leaf-size",
+    type=click.IntRange(1),
+    show_default="by rows and clusters, or 10 with --paper",
+    help="Rows in a leaf of a tree.",
 )
 @click.option("--init", default="tree", show_default=True, help="tree, random, a model, or a file of centres.")
 @click.option(
@@ -189,10 +192,8 @@ def _new_model(
 
 
 def _new_distributed(
-    address: str, *, init: str, seed: int, threads: int | None, leaf_size: int | None, **settings: Any
+    address: str, *, init: str, seed: int, threads: int | None, **settings: Any
 ) -> DistributedClosureKMeans:
-    if leaf_size is not None:
-        settings["leaf_size"] = leaf_size
     for name in ON_ONE_MACHINE:
         del settings[name]
     client = None if address == "local" else address

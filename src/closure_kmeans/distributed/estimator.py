@@ -104,7 +104,7 @@ verbose
         tol: float = 5e-4,
         max_time: float | None = None,
         target_accuracy: float = 0.95,
-        leaf_size: int = 256,
+        leaf_size: int | None = None,
         rule: Literal["hartigan", "lloyd"] = "hartigan",
         extrapolate: bool = True,
         tree_dims: int | None = 16,
@@ -223,11 +223,10 @@ verbose
         threads: Threads,
     ) -> tuple[Clustering, bool]:
         """The state to go on from, and whether there is nothing more to do."""
-        driver.neighborhoods = FreshNeighborhoods(driver.draw, self.leaf_size, 2**31, self.target_accuracy)
         if driver.saved is not None:
-            state, converged = driver.restore(driver.saved)
             driver.layout = read_layout(folder)
-            return state, converged
+            self._draw_leaves(driver, int(driver.layout.starts[-1]))
+            return driver.restore(driver.saved)
         shards = source.shards()
         n_points = shards[-1].start + shards[-1].last - shards[-1].first
         if self.n_clusters > n_points:
@@ -239,6 +238,7 @@ verbose
         n_partitions = self.n_partitions or count_partitions(n_points, row_bytes)
         if n_partitions > n_points:
             raise ValueError(f"n_partitions must be at most the number of rows, {n_points}, got {n_partitions}")
+        self._draw_leaves(driver, n_points)
         driver.layout, sums = lay_out(
             shards,
             folder,
@@ -251,6 +251,11 @@ verbose
             threads=threads,
         )
         return driver.begin(sums) if isinstance(init, str) else driver.begin_from(init), False
+
+    def _draw_leaves(self, driver: Driver, n_points: int) -> None:
+        driver.neighborhoods = FreshNeighborhoods(
+            driver.draw, self._leaf_size(n_points), n_points, self.target_accuracy
+        )
 
     def _iterate(self, driver: Driver, state: Clustering, record: Recorder) -> tuple[Clustering, str]:
         spare: list[NDArray[Any]] = []

@@ -1,0 +1,195 @@
+"""What LLVM can say and Numba has no word for: to ask for memory ahead of its use, and to keep a product in registers.
+
+Each is a Python function that says what it does, and what compiled code does instead. Numba's cache notices no change
+in this file: remove ``__pycache__`` after one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba import config, types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+# The arguments of LLVM's instruction: for reading, into the nearest cache, data.
+READ, NEAREST, DATA = 0, 3, 1
+
+# Bytes of the vectors that the processor at hand computes with, or that compiled code is told to make do with.
+FEATURES = config.CPU_FEATURES if config.CPU_FEATURES is not None else llvm.get_host_cpu_features().flatten()
+VECTOR_BYTES = 64 if "+avx512f" in FEATURES else 32 if "+avx" in FEATURES else 16
+# Rows of a tile, each a vector of sums in a register: enough for sums to be ready when they are added to again, few
+# enough for the sixteen registers that most processors have.
+TILE_ROWS = 12
+
+
+def prefetch(rows: Any, i: int, t: int) -> None:
+    """Fetch the cache line that holds ``rows[i, t]``, without waiting for it."""
+
+
+def score_tile(
+    rows: Array,
+    norms: Array,
+    own: Array,
+    panel: Array,
+    center_norms: Array,
+    factors: Array,
+    first: int,
+    best: Array,
+    choice: Array,
+    stays: Array,
+) -> None:
+    """The squared distances of ``TILE_ROWS`` rows to a panel of centres, and the best of them times their factors.
+
+    A panel has as many centres as a vector has numbers, one a column; they are the candidates from ``first`` on. Each
+    column of ``best`` and ``choice`` is improved by the candidate in that column, except that a row's ``own`` candidate
+    does not count: the distance to it goes to its column of ``stays``. ``factors`` has a line for each row, or one for
+    all.
+    """
+    candidates = slice(first, first + panel.shape[1])
+    ids = np.arange(candidates.start, candidates.stop)
+    distances = norms[:, np.newaxis] + center_norms[candidates] - 2 * (rows @ panel)
+    is_own = ids == own[:, np.newaxis]
+    stays[is_own] = distances[is_own]
+    with np.errstate(invalid="ignore"):  # a factor of zero times infinity, which fills up the last panel: not chosen
+        scores = np.where(is_own, np.inf, factors[:, candidates] * distances)
+    better = scores < best
+    best[better] = scores[better]
+    choice[better] = np.broadcast_to(ids, better.shape)[better]
+
+
+def emit_prefetch(_typing: Any, rows: Any, i: Any, t: Any) -> Any:
+    """LLVM's instruction on the address of the element."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        row_type, *index_types = signature.args
+        array = context.make_array(row_type)(context, builder, arguments[0])
+        place = [
+            context.cast(builder, index, kind, types.intp)
+            for index, kind in zip(arguments[1:], index_types, strict=True)
+        ]
+        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        address = builder.bitcast(cgutils.get_item_pointer(context, builder, row_type, array, place), byte)
+        instruction = builder.module.declare_intrinsic(
+            "llvm.prefetch", (byte,), ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        )
+        builder.call(instruction, [address, flag(READ), flag(NEAREST), flag(DATA)])
+        return context.get_dummy_value()
+
+    return types.void(rows, i, t), emit
+
+
+def emit_score_tile(
+    _typing: Any,
+    rows: Any,
+    norms: Any,
+    own: Any,
+    panel: Any,
+    center_norms: Any,
+    factors: Any,
+    first: Any,
+    best: Any,
+    choice: Any,
+    stays: Any,
+) -> Any:
+    """All sums of the tile in registers, while one dimension after the other is added to them; then the scores."""
+    kinds = (rows, norms, own, panel, center_norms, factors, first, best, choice, stays)
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        made = [
+            context.make_array(kind)(context, builder, value)
+            if isinstance(kind, types.Array)
+            else context.cast(builder, value, kind, types.intp)
+            for kind, value in zip(signature.args, arguments, strict=True)
+        ]
+        rows, norms, own, panel, center_norms, factors, first, best, choice, stays = made
+        index = first.type
+        n_features = builder.extract_value(panel.shape, 0)
+        vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype))
+        ids = Vectors(builder, ir.IntType(32), vectors.lanes)
+
+        sums = [cgutils.alloca_once_value(builder, vectors.constant(0)) for _ in range(TILE_ROWS)]
+        with cgutils.for_range(builder, n_features) as loop:
+            column = vectors.load(panel, builder.mul(loop.index, index(vectors.lanes)))
+            for r, total in enumerate(sums):
+                place = builder.add(builder.mul(index(r), n_features), loop.index)
+                value = vectors.spread(vectors.load_one(rows, place))
+                builder.store(vectors.multiply_add(value, column, builder.load(total)), total)
+
+        panel_norms = vectors.load(center_norms, first)
+        n_lines, line_length = (builder.extract_value(factors.shape, axis) for axis in (0, 1))
+        stride = builder.select(builder.icmp_signed(">", n_lines, index(1)), line_length, index(0))
+        candidates = builder.add(ids.spread(builder.trunc(first, ids.number)), ids.constant(*range(ids.lanes)))
+        for r, total in enumerate(sums):
+            line = index(r * vectors.lanes)
+            both_norms = builder.fadd(vectors.spread(vectors.load_one(norms, index(r))), panel_norms)
+            distances = vectors.multiply_add(vectors.constant(-2), builder.load(total), both_norms)
+            is_own = builder.icmp_signed("==", candidates, ids.spread(ids.load_one(own, index(r))))
+            vectors.store(builder.select(is_own, distances, vectors.load(stays, line)), stays, line)
+            factor = vectors.load(factors, builder.add(first, builder.mul(index(r), stride)))
+            scores = builder.select(is_own, vectors.constant(np.inf), builder.fmul(factor, distances))
+            lowest = vectors.load(best, line)
+            better = builder.fcmp_ordered("<", scores, lowest)
+            vectors.store(builder.select(better, scores, lowest), best, line)
+            ids.store(builder.select(better, candidates, ids.load(choice, line)), choice, line)
+        return context.get_dummy_value()
+
+    return types.void(*kinds), emit
+
+
+class Vectors:
+    """Short words for vectors of numbers of a kind, in the code that a builder writes."""
+
+    def __init__(self, builder: Any, number: Any, lanes: int | None = None) -> None:
+        self._builder = builder
+        self._bytes = 8 if isinstance(number, ir.DoubleType) else 4
+        self.number = number
+        self.lanes = VECTOR_BYTES // self._bytes if lanes is None else lanes
+        self._kind = ir.VectorType(number, self.lanes)
+
+    def constant(self, *values: float) -> Any:
+        """The vector of some values, or of one for all."""
+        return ir.Constant(self._kind, list(values) if len(values) > 1 else [values[0]] * self.lanes)
+
+    def spread(self, value: Any) -> Any:
+        """The vector that has a value in each place."""
+        undefined, place = ir.Constant(self._kind, ir.Undefined), ir.IntType(32)
+        alone = self._builder.insert_element(undefined, value, place(0))
+        return self._builder.shuffle_vector(alone, undefined, ir.Constant(ir.VectorType(place, self.lanes), None))
+
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        """The vector a b + c, by one instruction where there is one."""
+        product = self._builder.fmul(a, b, flags=("contract",))
+        return self._builder.fadd(product, c, flags=("contract",))
+
+    def load_one(self, array: Any, place: Any) -> Any:
+        """A value of an array, by its place in memory."""
+        return self._builder.load(self._builder.gep(array.data, [place]))
+
+    def load(self, array: Any, place: Any) -> Any:
+        """As many values of an array as a vector has, from a place in memory on."""
+        return self._builder.load(self._address(array, place), align=self._bytes)
+
+    def store(self, vector: Any, array: Any, place: Any) -> None:
+        """Put a vector there."""
+        self._builder.store(vector, self._address(array, place), align=self._bytes)
+
+    def _address(self, array: Any, place: Any) -> Any:
+        return self._builder.bitcast(self._builder.gep(array.data, [place]), self._kind.as_pointer())
+
+
+fetch_line = intrinsic(emit_prefetch)
+overload(prefetch, inline="always")(lambda rows, i, t: lambda rows, i, t: fetch_line(rows, i, t))
+score_in_registers = intrinsic(emit_score_tile)
+overload(score_tile, inline="always")(
+    lambda rows, norms, own, panel, center_norms, factors, first, best, choice, stays: (
+        lambda rows, norms, own, panel, center_norms, factors, first, best, choice, stays: score_in_registers(
+            rows, norms, own, panel, center_norms, factors, first, best, choice, stays
+        )
+    )
+)
