@@ -158,7 +158,7 @@ class Checkpoint:
         try:
             write_tensors(self.path, "checkpoint", self._noted.arrays, facts)
         except OSError as error:
-            warnings.warn(f"the fit goes on without a new checkpoint: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the fit goes on without a new checkpoint: {error.strerror}", RuntimeWarning, stacklevel=2)
         else:
             self._noted = None
         self._written = time.monotonic()

@@ -5,6 +5,7 @@ Centres, labels and distances are plain arrays, and ``save_vectors`` or ``numpy.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -108,7 +109,11 @@ def save_faiss(path: str | os.PathLike[str], model: BaseKMeans, *, graph: bool |
     """
     index = to_faiss(model, graph=graph)
     with replacing(Path(path)) as beside:
-        library("faiss", "faiss", "an index of FAISS").write_index(index, str(beside))
+        try:
+            library("faiss", "faiss", "an index of FAISS").write_index(index, str(beside))
+        except RuntimeError as error:  # a line of its source, and at the end the reason, in parentheses
+            reason = str(error).rpartition("(")[2].rstrip(")")
+            raise OSError(errno.ENOSPC if reason == os.strerror(errno.ENOSPC) else errno.EIO, reason) from error
 
 
 def save_table(
