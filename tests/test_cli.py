@@ -220,7 +220,7 @@ def test_fit_is_resumed(run, here):
     assert (here / "new.safetensors").read_bytes() == (here / "words.safetensors").read_bytes()
     again = run(*arguments, "--resume")
     assert again.exit_code == 0
-    assert f"nothing is left to do after iteration {load('new.safetensors').n_iter_} of" in again.output
+    assert f"the fit had converged after iteration {load('new.safetensors').n_iter_} of" in again.output
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -299,6 +299,17 @@ def test_predict_in_batches(run, here, monkeypatch):
     monkeypatch.setattr("closure_kmeans.cli.common.BATCH_ROWS", 300)
     run("predict", "words.safetensors", "rows.u8bin", "-o", "labels.npy")
     np.testing.assert_array_equal(np.load("labels.npy"), load("words.safetensors").predict(load_sift()[:2000]))
+
+
+def test_a_bad_row_of_a_later_batch(run, here, monkeypatch):
+    monkeypatch.setattr("closure_kmeans.cli.common.BATCH_ROWS", 300)
+    X = load_sift()[:2000].astype(np.float32)
+    X[1007] = np.nan
+    np.save("rows.npy", X)
+    result = run("predict", "words.safetensors", "rows.npy", "-o", "labels.npy")
+    assert result.exit_code == 1
+    rule = "X must not contain NaN or infinity, but row 107 does (rows are counted from 900 on)"
+    assert rule in " ".join(result.output.split())
 
 
 def test_predict_in_a_pipe(here):

@@ -222,10 +222,14 @@ def assign(
         for first in range(0, len(rows), BATCH_ROWS):
             batch = slice(first, min(first + BATCH_ROWS, len(rows)))
             block = np.asarray(rows[batch])
-            if not known:
-                labels[batch] = model.predict(block, exact=exact)
+            try:
+                if not known:
+                    labels[batch] = model.predict(block, exact=exact)
+                counted = model._counted(block) if distances else block
+            except ValueError as error:  # names a row of the batch
+                raise ValueError(f"{error} (rows are counted from {first} on)" if first else str(error)) from error
             if distances:
-                squares[batch] = metrics.squared_distances(model._counted(block), model.cluster_centers_, labels[batch])
+                squares[batch] = metrics.squared_distances(counted, model.cluster_centers_, labels[batch])
             bar.update(len(block))
     return labels, squares
 

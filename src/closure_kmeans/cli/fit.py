@@ -168,7 +168,7 @@ def fit(
         click.echo(f"{contents} into {model.n_clusters:,} clusters", err=True)
         if checkpoint is not None and checkpoint_file(checkpoint).exists():
             found = describe_checkpoint(checkpoint)
-            state = "nothing is left to do" if found["converged"] else "going on"
+            state = "the fit had converged" if found["converged"] else "going on"
             click.echo(f"{state} after iteration {found['iterations']} of '{checkpoint_file(checkpoint)}'", err=True)
     kept, option = (checkpoint, "--checkpoint") if dask is None else (storage, "--storage")
     try:
