@@ -346,7 +346,18 @@ def test_optional_libraries_are_named(tmp_path, monkeypatch):
                 open_vectors(path)
 
 
+@pytest.mark.parametrize(
+    "X", [values(".fbin"), np.asfortranarray(values(".fbin")), values(".fbin").astype(np.float16)[::2], np.arange(5)]
+)
+def test_npy_is_as_numpy_has_it(X, tmp_path):
+    save_vectors(tmp_path / "ours.npy", X)
+    np.save(tmp_path / "numpy.npy", np.ascontiguousarray(X))
+    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
+
+
 def test_writers_lose_nothing(tmp_path):
+    with pytest.raises(ValueError, match=r"an \.npy file holds numbers, which object is not"):
+        save_vectors(tmp_path / "a.npy", np.ones((2, 2), object))
     with pytest.raises(ValueError, match=r"a \.fbin file holds float32, which float64 does not fit"):
         save_vectors(tmp_path / "a.fbin", np.ones((2, 2)))
     with pytest.raises(ValueError, match="must have two dimensions, and rows and columns, got shape"):

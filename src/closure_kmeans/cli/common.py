@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from closure_kmeans import metrics
 from closure_kmeans.base import BaseKMeans
-from closure_kmeans.vectors import FileFormatError, Vectors, open_vectors, save_vectors
+from closure_kmeans.vectors import FileFormatError, Vectors, is_shard, open_vectors, save_vectors
 
 STANDARD = "-"  # standard input or output, which hold an .npy file
 # The exit code that shells have for an interrupt.
@@ -103,7 +103,10 @@ def together(name: str, kind: Any, *options: Callable[[Any], Any]) -> Callable[[
 
 
 def keep_apart(inputs: list[str | None], outputs: list[str | None]) -> None:
-    """No file that is written may be one that is read, or be written twice: one of the two would be lost."""
+    """No file that is written may be one that is read, or be written twice: one of the two would be lost.
+
+    Nor may it come to lie among the files of a folder of vectors: the next who reads them would take it for some.
+    """
     taken = {Path(path).resolve() for path in inputs if path not in (None, STANDARD)}
     for path in outputs:
         if path in (None, STANDARD):
@@ -112,6 +115,10 @@ def keep_apart(inputs: list[str | None], outputs: list[str | None]) -> None:
         if place in taken:
             raise click.UsageError(
                 f"'{path}' would be overwritten: what is written must differ from all else named here"
+            )
+        if place.parent in taken and is_shard(place.name):
+            raise click.UsageError(
+                f"'{path}' would become one of the files of vectors in '{place.parent}': name another folder"
             )
         taken.add(place)
 
@@ -172,8 +179,11 @@ def read_vectors(source: str, name: str | None = None) -> NDArray[Any] | Vectors
         return open_vectors(source, name)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "standard-input.npy"
-        with path.open("wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+        try:
+            with path.open("wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+        except OSError as error:
+            raise OSError(error.errno, f"standard input could not be kept in '{folder}': {error.strerror}") from error
         try:
             return np.array(open_vectors(path))
         except FileFormatError as error:
@@ -212,10 +222,14 @@ def assign(
         for first in range(0, len(rows), BATCH_ROWS):
             batch = slice(first, min(first + BATCH_ROWS, len(rows)))
             block = np.asarray(rows[batch])
-            if not known:
-                labels[batch] = model.predict(block, exact=exact)
+            try:
+                if not known:
+                    labels[batch] = model.predict(block, exact=exact)
+                counted = model._counted(block) if distances else block
+            except ValueError as error:  # names a row of the batch
+                raise ValueError(f"{error} (rows are counted from {first} on)" if first else str(error)) from error
             if distances:
-                squares[batch] = metrics.squared_distances(model._counted(block), model.cluster_centers_, labels[batch])
+                squares[batch] = metrics.squared_distances(counted, model.cluster_centers_, labels[batch])
             bar.update(len(block))
     return labels, squares
 

@@ -64,7 +64,9 @@ class _Remembering(click.Command):
 @with_vectors
 @click.option("-k", "--clusters", "n_clusters", type=click.IntRange(1), required=True, help="Number of clusters.")
 @output_option("-o", "--output", suffixes=(".safetensors",), required=True, help="Where to write the model.")
-@output_option("--labels", suffixes=(".npy",), standard=True, help="Where to write the cluster of each row.")
+@output_option(
+    "--labels", suffixes=(".npy",), standard=True, help="Where to write the cluster of each row; - is standard output."
+)
 @click.option("--training", is_flag=True, help="Keep the labels and the history in the model, to look at them later.")
 @with_seed
 @with_threads
@@ -146,7 +148,7 @@ def fit(
     Ctrl-C saves what there is and says how to go on; the exit code is then 130.
     """
     checkpoint = settings["checkpoint"]
-    keep_apart([vectors, settings["init"]], [output, labels])
+    keep_apart([vectors, settings["init"], checkpoint and str(checkpoint_file(checkpoint))], [output, labels])
     if dask is None:
         _check_checkpoint(checkpoint, resume)
         if storage is not None or partitions is not None:
@@ -169,16 +171,24 @@ def fit(
         click.echo(f"{contents} into {model.n_clusters:,} clusters", err=True)
         if checkpoint is not None and checkpoint_file(checkpoint).exists():
             found = describe_checkpoint(checkpoint)
-            click.echo(f"going on after iteration {found['iterations']} of '{checkpoint_file(checkpoint)}'", err=True)
-    with Progress(model, n_rows, quiet=quiet, as_json=as_json) as progress:
-        _run(model.set_params(callback=progress), rows)
+            state = "the fit had converged" if found["converged"] else "going on"
+            click.echo(f"{state} after iteration {found['iterations']} of '{checkpoint_file(checkpoint)}'", err=True)
+    kept, option = (checkpoint, "--checkpoint") if dask is None else (storage, "--storage")
+    try:
+        with Progress(model, n_rows, quiet=quiet, as_json=as_json) as progress:
+            _run(model.set_params(callback=progress), rows)
+    except KeyboardInterrupt:  # before an iteration was done
+        if kept is None or dask is not None or not checkpoint_file(kept).exists():
+            raise
+        _say_how_to_go_on(context, "interrupted, and the checkpoint is as it was", output, kept, option)
+        context.exit(INTERRUPTED)
     model.save(output, training=training)
     if labels is not None:
         write_array(labels, model.labels_)
-    if not quiet:
+    if as_json or not quiet:
         _summarise(model, n_rows, output, labels, as_json)
     if model.stopped_by_ == "interrupted":
-        _say_how_to_go_on(context, output, storage if dask else checkpoint, "--storage" if dask else "--checkpoint")
+        _say_how_to_go_on(context, "interrupted, and saved as it stands", output, kept, option)
         context.exit(INTERRUPTED)
 
 
@@ -278,10 +288,10 @@ def _summarise(model: ClosureKMeans, n_rows: int, output: str, labels: str | Non
         report({name: value for name, value in facts.items() if value is not None}, as_json=False)
 
 
-def _say_how_to_go_on(context: click.Context, output: str, kept: str | None, option: str) -> None:
+def _say_how_to_go_on(context: click.Context, news: str, output: str, kept: str | None, option: str) -> None:
     """``kept`` is where the fit is, as ``option`` says."""
     if kept is None:
         advice = f"--init {shlex.quote(output)} begins from these centres; {option} would let the fit itself go on"
     else:
         advice = f"go on with: {context.obj}{'' if context.params['resume'] else ' --resume'}"
-    click.echo(f"interrupted, and saved as it stands; {advice}", err=True)
+    click.echo(f"{news}; {advice}", err=True)

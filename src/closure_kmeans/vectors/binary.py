@@ -131,8 +131,12 @@ def _hint(start: bytes) -> str:
 
 def write_npy(path: Path, X: NDArray[Any]) -> None:
     """Write an ``.npy`` file."""
+    if X.dtype.hasobject:
+        raise ValueError(f"an .npy file holds numbers, which {X.dtype} is not")
+    X = np.ascontiguousarray(X)
     with replacing(path) as beside, beside.open("wb") as file:
-        np.lib.format.write_array(file, X, allow_pickle=False)
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(X))
+        file.write(X.data)  # NumPy itself would not say why a disk takes no more
 
 
 def write_vecs(path: Path, X: NDArray[Any]) -> None:
