@@ -19,9 +19,8 @@ from closure_kmeans.distributed.files import PURPOSE
 
 # Seconds to wait for the first worker of a cluster.
 PATIENCE = 60
-# Results that are merged into one, and how many are left for the driver to merge: one of them is a small part of the
-# sums of all clusters.
-MERGED_TOGETHER, LEFT_TO_THE_DRIVER = 8, 16
+# Results that are merged into one, at most.
+MERGED_TOGETHER = 8
 
 Arguments = Sequence[tuple[Any, ...]]
 
@@ -54,16 +53,16 @@ class Cluster:
         task: Callable[..., Any],
         arguments: Arguments,
         merge: Callable[[list[Any]], Any],
+        n_left: int,
     ) -> Iterator[Any]:
-        """Results of a task, merged by other tasks into a few, one after the other: a tree of merges in fixed order.
+        """Results of a task, merged by other tasks into ``n_left`` to twice as many: a tree of merges in fixed order.
 
-        Each is forgotten by the cluster as soon as it is here.
+        They come one after the other, and each is forgotten by the cluster as soon as it is here.
         """
         futures = self._submit(task, arguments)
         names = name_tasks(futures, arguments)
-        while len(futures) > LEFT_TO_THE_DRIVER:
-            groups = range(0, len(futures), MERGED_TOGETHER)
-            futures = self._submit(merge, [(futures[i : i + MERGED_TOGETHER],) for i in groups])
+        for groups in plan_merges(len(futures), n_left):
+            futures = self._submit(merge, [(futures[group],) for group in groups])
         yield from self._results(stage, names, futures)
 
     def _submit(self, task: Callable[..., Any], arguments: Arguments) -> list[Any]:
@@ -96,6 +95,14 @@ class Cluster:
                 self._client.cancel(waiting)
 
 
+def plan_merges(n_results: int, n_left: int) -> Iterator[list[slice]]:
+    """Which neighbours are merged on each level of a tree, until halving them would leave too few."""
+    while n_results >= 2 * n_left:
+        n_groups = max(n_left, -(-n_results // MERGED_TOGETHER))
+        yield [slice(i * n_results // n_groups, (i + 1) * n_results // n_groups) for i in range(n_groups)]
+        n_results = n_groups
+
+
 def name_tasks(futures: list[Any], arguments: Arguments) -> dict[str, str]:
     """What people call the tasks: what they work on."""
     return {future.key: str(some[0]) for future, some in zip(futures, arguments, strict=True)}
@@ -106,7 +113,10 @@ def local_cluster(n_workers: int, **settings: Any) -> Any:
     distributed = library("distributed", "dask", PURPOSE)
     here = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
     settings = {"threads_per_worker": 1, "scheduler_kwargs": {"dashboard": False}} | here | settings
-    return distributed.LocalCluster(n_workers=n_workers, **settings)
+    with library("dask", "dask", PURPOSE).config.set(
+        {"distributed.scheduler.http.routes": []}
+    ):  # no plain pages either
+        return distributed.LocalCluster(n_workers=n_workers, **settings)
 
 
 @contextmanager
