@@ -111,7 +111,7 @@ def near_task(folder: SharedFolder, n_clusters: int, n_partitions: int) -> Calla
     return partial(passes.find_near, passes.Partition(folder, 0), "centers.npy", n_clusters)
 
 
-def measure_cluster(n_workers: int, n_tasks: int = 2000, n_results: int = 32, n_values: int = 1 << 19) -> Row:
+def measure_cluster(n_workers: int, n_tasks: int = 500, n_results: int = 32, n_values: int = 1 << 19) -> Row:
     """What Dask takes for tasks that do nothing, for the bytes of results, and the storage for files."""
     with (
         local_cluster(n_workers) as started,

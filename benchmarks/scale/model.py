@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from closure_kmeans.distributed.cluster import plan_merges
+from closure_kmeans.distributed.cluster import MERGED_FETCHED_TOGETHER, plan_merges
 from closure_kmeans.distributed.driver import count_merged
 from closure_kmeans.distributed.layout import CELLS_PER_PARTITION
 from closure_kmeans.distributed.passes import CENTERS_READ, sums_bytes
@@ -149,6 +149,6 @@ def iteration(
         sums_bytes=sums_bytes(entries, width),
         wire_bytes=(len(levels) * sums_bytes(entries, width)) + to_driver + 8 * pairs,
         worker_memory=machine.cores * max(partition_memory, 2 * merged_task, 4 * TREE_DIMS * CENTERS_READ),
-        driver_memory=values * (8 + 4 * 4),
+        driver_memory=values * (8 + 4 * 4) + MERGED_FETCHED_TOGETHER * to_driver / (levels or [n_partitions])[-1],
         flops=2 * n_points * width * LEAF_CANDIDATES,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +22,8 @@ from closure_kmeans.distributed.files import PURPOSE
 PATIENCE = 60
 # Results that are merged into one, at most.
 MERGED_TOGETHER = 8
+# Results that are fetched together, if they are there: small ones, which take little but the asking, and merged ones.
+FETCHED_TOGETHER, MERGED_FETCHED_TOGETHER = 64, 4
 
 Arguments = Sequence[tuple[Any, ...]]
 
@@ -57,13 +60,13 @@ class Cluster:
     ) -> Iterator[Any]:
         """Results of a task, merged by other tasks into ``n_left`` to twice as many: a tree of merges in fixed order.
 
-        They come one after the other, and each is forgotten by the cluster as soon as it is here.
+        They come one after the other, and are forgotten by the cluster as soon as they are here.
         """
         futures = self._submit(task, arguments)
         names = name_tasks(futures, arguments)
         for groups in plan_merges(len(futures), n_left):
             futures = self._submit(merge, [(futures[group],) for group in groups])
-        yield from self._results(stage, names, futures)
+        yield from self._results(stage, names, futures, MERGED_FETCHED_TOGETHER)
 
     def _submit(self, task: Callable[..., Any], arguments: Arguments) -> list[Any]:
         self._n_calls += 1
@@ -72,19 +75,23 @@ class Cluster:
 
     def _watched(self, stage: str, arguments: Arguments, futures: list[Any]) -> Iterator[Any]:
         with tqdm(total=len(futures), desc=stage, disable=not self._verbose, leave=False) as bar:
-            for result in self._results(stage, name_tasks(futures, arguments), futures):
+            for result in self._results(stage, name_tasks(futures, arguments), futures, FETCHED_TOGETHER):
                 yield result
                 bar.update()
 
-    def _results(self, stage: str, names: dict[str, str], futures: list[Any]) -> Iterator[Any]:
+    def _results(self, stage: str, names: dict[str, str], futures: list[Any], together: int) -> Iterator[Any]:
         """Take the results in order; whatever happens, nothing is left running or kept."""
         killed = library("distributed.scheduler", "dask", PURPOSE).KilledWorker
         waiting = futures[::-1]
         futures.clear()
         try:
             while waiting:
-                yield self._client.gather(waiting[-1])
-                waiting.pop()
+                there = takewhile(lambda future: future.status == "finished", waiting[: -together - 1 : -1])
+                results = self._client.gather(list(there) or waiting[-1:])
+                del waiting[-len(results) :]
+                results.reverse()
+                while results:
+                    yield results.pop()
         except killed as error:
             raise ChildProcessError(
                 f"{stage}: {names.get(error.task, error.task)} ended its worker {error.allowed_failures + 1} times, "
