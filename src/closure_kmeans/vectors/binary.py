@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,7 +138,8 @@ def _hint(start: bytes) -> str:
 def write_npy(path: Path, X: NDArray[Any]) -> None:
     """Write an ``.npy`` file."""
     with replacing(path) as beside, beside.open("wb") as file:
-        np.lib.format.write_array(file, X, allow_pickle=False)
+        # Given a file as such, NumPy leaves the writing to C, and does not say why that ends, as on a full disk.
+        np.lib.format.write_array(SimpleNamespace(write=file.write), X, allow_pickle=False)
 
 
 def write_vecs(path: Path, X: NDArray[Any]) -> None:
