@@ -596,6 +596,13 @@ def test_sums_are_merged():
 # -- connections -------------------------------------------------------------------------------------------------------
 
 
+def test_our_workers_keep_freed_memory(processes):
+    """What they keep is read by the C library as a process starts."""
+    environments = processes.run(lambda: Path("/proc/self/environ").read_text()) if sys.platform == "linux" else {}
+    for environment in environments.values():
+        assert "MALLOC_MMAP_THRESHOLD_=33554432" in environment.split("\0")
+
+
 def test_nobody_else_can_reach_our_workers():
     """All ports are those of this machine, and there is no dashboard."""
     with local_cluster(1) as cluster:

@@ -24,6 +24,9 @@ PATIENCE = 60
 MERGED_TOGETHER = 8
 # Results that are fetched together, if they are there: small ones, which take little but the asking, and merged ones.
 FETCHED_TOGETHER, MERGED_FETCHED_TOGETHER = 64, 4
+# Dask has its workers give freed memory back at once: arrays of some megabytes, as tasks make and drop them all the
+# time, would come from the system each time, and a task would take up to twice as long.
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": 1 << 25, "MALLOC_TRIM_THRESHOLD_": 1 << 28}
 
 Arguments = Sequence[tuple[Any, ...]]
 
@@ -120,9 +123,9 @@ def local_cluster(n_workers: int, **settings: Any) -> Any:
     distributed = library("distributed", "dask", PURPOSE)
     here = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
     settings = {"threads_per_worker": 1, "scheduler_kwargs": {"dashboard": False}} | here | settings
-    with library("dask", "dask", PURPOSE).config.set(
-        {"distributed.scheduler.http.routes": []}
-    ):  # no plain pages either
+    own = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC.items()}
+    no_pages: dict[str, Any] = {"distributed.scheduler.http.routes": []}  # nor plain ones
+    with library("dask", "dask", PURPOSE).config.set(own | no_pages):
         return distributed.LocalCluster(n_workers=n_workers, **settings)
 
 
