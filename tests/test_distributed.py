@@ -30,7 +30,9 @@ from closure_kmeans.vectors import save_vectors
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
+fsspec = pytest.importorskip("fsspec")
 psutil = pytest.importorskip("psutil")
+local_files = pytest.importorskip("fsspec.implementations.local")
 
 # Seconds that a test may take: what waits for a cluster could wait for ever. Many kills take longer.
 LIMIT, LIMIT_OF_MANY_KILLS = 240, 3600
@@ -469,9 +471,43 @@ def test_a_worker_that_keeps_dying(X):
     block = da.from_delayed(dask.delayed(end_the_worker)(), (10, 128), np.uint8)
     rows = da.concatenate([da.from_array(X[:100]), block, da.from_array(X[100:200])])
     with dask.config.set({"distributed.scheduler.allowed-failures": 1}), local_cluster(1) as cluster:
-        message = r"writing the rows: block 1 of X ended its worker 2 times, and is given up"
+        message = r"writing the rows: .*end_the_worker.* ended its worker 2 times, and is given up"
         with pytest.raises(ChildProcessError, match=message):
             new_model(cluster.scheduler_address, 5).fit(rows)
+
+
+class DeadlyFiles(local_files.LocalFileSystem):
+    """A folder with a file that ends the worker that looks at it."""
+
+    protocol = "deadly"
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.removeprefix("deadly://"))
+
+    def size(self, path):
+        if path.endswith("1.npy"):
+            end_the_worker()
+        return super().size(path)
+
+
+class KnowsDeadlyFiles(distributed.WorkerPlugin):
+    def setup(self, worker):
+        fsspec.register_implementation("deadly", DeadlyFiles, clobber=True)
+
+
+@pytest.mark.slow
+def test_a_shard_that_ends_its_worker(shards):
+    fsspec.register_implementation("deadly", DeadlyFiles, clobber=True)
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        local_cluster(1) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        client.register_plugin(KnowsDeadlyFiles())
+        message = rf"reading the headers: deadly://{shards}/1.npy ended its worker 2 times, and is given up"
+        with pytest.raises(ChildProcessError, match=message):
+            new_model(client).fit(f"deadly://{shards}")
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ the same bytes. So what is read elsewhere may be kept there, and is mapped into 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -28,6 +30,10 @@ PURPOSE = "a distributed fit"
 FIT = "closure-kmeans-fit"
 # Where a file shows only when it is whole; elsewhere it gets its name when it is.
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "oci", "oss", "memory"}
+# No file is fetched by two threads of a process at a time.
+FETCHING = [Lock() for _ in range(64)]
+# Bytes of an .npy file that its header is in.
+LARGEST_HEADER = 1 << 16
 
 Record = TypeVar("Record")
 
@@ -88,11 +94,12 @@ class SharedFolder:
         if _is_local(files):
             return Path(root, name)
         path = self._copies() / name
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
-            files.get_file(f"{root}/{name}", str(beside))
-            beside.replace(path)
+        with FETCHING[hash(path) % len(FETCHING)]:
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                beside = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
+                files.get_file(f"{root}/{name}", str(beside))
+                beside.replace(path)
         return path
 
     def drop_copy(self, name: str) -> None:
@@ -141,8 +148,7 @@ class SharedFolder:
         path = f"{root}/{name}"
         with reading(f"{self}/{name}", ".npy"):
             size = files.size(path)
-            with files.open(path, "rb") as file:
-                header = read_npy_header(file)
+            header = read_npy_header(io.BytesIO(files.cat_file(path, 0, LARGEST_HEADER)))
         check_npy(f"{self}/{name}", header, size)
         return self.map(name) if header.in_columns else StoredRows(files, path, header)
 
