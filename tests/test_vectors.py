@@ -402,6 +402,21 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, trouble):
     assert np.load(path).all()
 
 
+@pytest.mark.parametrize("suffix", [".npy", ".fvecs", ".fbin"])
+def test_a_write_that_ends_early_says_why(tmp_path, suffix):
+    """The limit of the system on the size of files stands for a full disk."""
+    resource = pytest.importorskip("resource")
+    path = tmp_path / f"a{suffix}"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(OSError, match=f"a{suffix}' could not be written: {os.strerror(errno.EFBIG)}"):
+            save_vectors(path, np.ones((1000, 128), np.float32))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("suffix", [".fbin", ".fvecs", ".h5", ".parquet"])
 def test_fit_takes_them_like_an_array(suffix, tmp_path):
     X = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)

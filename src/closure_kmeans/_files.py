@@ -18,7 +18,7 @@ class FileFormatError(ValueError):
 
 
 @contextmanager
-def reading(path: Path, kind: str) -> Iterator[None]:
+def reading(path: Path | str, kind: str) -> Iterator[None]:
     """Turn whatever another library raises about a file into our own error."""
     try:
         yield

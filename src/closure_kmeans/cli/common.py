@@ -28,8 +28,8 @@ STANDARD = "-"  # standard input or output, which hold an .npy file
 # The exit code that shells have for an interrupt.
 INTERRUPTED = 130
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-# Rows that are assigned together.
-BATCH_ROWS = 1 << 18
+# Rows that are assigned together, and labels that are counted together.
+BATCH_ROWS, COUNTED_LABELS = 1 << 18, 1 << 24
 
 # Kinds of arguments.
 EXISTING_FILE = click.Path(exists=True, dir_okay=False)
@@ -128,10 +128,27 @@ def example(*lines: str) -> str:
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+class PathOrUrl(click.Path):
+    """A path that must exist, or a URL."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A URL stays as it is."""
+        return value if "://" in str(value) else super().convert(value, param, ctx)
+
+
 def with_vectors(command: Command) -> Command:
     """The argument VECTORS, and the option that says which vectors in the file."""
+    return _with_vectors(click.Path(exists=True, allow_dash=True), command)
+
+
+def with_vectors_anywhere(command: Command) -> Command:
+    """The same where VECTORS may be a URL."""
+    return _with_vectors(PathOrUrl(exists=True, allow_dash=True), command)
+
+
+def _with_vectors(path: click.Path, command: Command) -> Command:
     command = click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file.")(command)
-    return click.argument("vectors", type=click.Path(exists=True, allow_dash=True))(command)
+    return click.argument("vectors", type=path)(command)
 
 
 def with_threads(command: Command) -> Command:
@@ -281,7 +298,9 @@ def readable(value: Any) -> str:
 
 def size_summary(labels: NDArray[np.int32], n_clusters: int) -> dict[str, int]:
     """How many rows the clusters have."""
-    sizes = np.bincount(labels, minlength=n_clusters)
+    sizes = np.zeros(n_clusters, np.int64)
+    for first in range(0, len(labels), COUNTED_LABELS):  # they may be more than memory holds, and are widened here
+        sizes += np.bincount(labels[first : first + COUNTED_LABELS], minlength=n_clusters)
     return {
         "smallest": int(sizes.min()),
         "median": int(np.median(sizes)),

@@ -32,7 +32,7 @@ from closure_kmeans.cli.common import (
     with_quiet,
     with_seed,
     with_threads,
-    with_vectors,
+    with_vectors_anywhere,
     write_array,
 )
 from closure_kmeans.cli.doctor import kernels_are_compiled
@@ -61,7 +61,7 @@ class _Remembering(click.Command):
         "    --labels labels.npy --max-time 5m --checkpoint ck/ --resume",
     ),
 )
-@with_vectors
+@with_vectors_anywhere
 @click.option("-k", "--clusters", "n_clusters", type=click.IntRange(1), required=True, help="Number of clusters.")
 @output_option("-o", "--output", suffixes=(".safetensors",), required=True, help="Where to write the model.")
 @output_option(
@@ -143,7 +143,7 @@ def fit(
     """Cluster the rows of VECTORS.
 
     VECTORS is a file (.npy, .fvecs, .bvecs, .fbin, .u8bin, .i8bin, .hdf5, .parquet), a folder of such files, or - for
-    an .npy file from standard input. With --dask it is a path that all workers share, of a .zarr array too.
+    an .npy file from standard input. With --dask it is a path or URL that all workers can read, of a .zarr array too.
 
     Ctrl-C saves what there is and says how to go on; the exit code is then 130.
     """
@@ -153,6 +153,8 @@ def fit(
         _check_checkpoint(checkpoint, resume)
         if storage is not None or partitions is not None:
             raise click.UsageError("--storage and --partitions need --dask: the address of a scheduler, or local")
+        if "://" in vectors:
+            raise click.UsageError(f"vectors at a URL need --dask, got '{vectors}'")
     else:
         _check_distributed(context, paper, storage, resume)
     if labels == STANDARD and as_json:
@@ -223,7 +225,10 @@ def _check_distributed(context: click.Context, paper: bool, storage: str | None,
 
 def _count_rows(vectors: str, name: str | None) -> tuple[int, str]:
     """The number of rows, and what they are; of files, only the beginnings are read."""
-    found = [describe_file(file) for file in list_files(vectors, name, {})]
+    found = []
+    for file in list_files(vectors, name, {}):
+        found.append(describe_file(file))
+        file.folder.drop_copy(file.name)
     n_rows = sum(file.n_rows for file in found)
     return n_rows, f"{n_rows:,} x {found[0].width} {found[0].dtype}"
 

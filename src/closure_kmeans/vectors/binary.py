@@ -41,10 +41,15 @@ def map_npy(path: Path, name: str | None = None) -> NDArray[Any]:
     size = file_size(path, minimum=10)
     with reading(path, ".npy"):
         header = _npy_header(path, size)
+    check_npy(path, header, size)
+    return np.memmap(path, header.dtype, "r", header.offset, header.shape, "F" if header.in_columns else "C")
+
+
+def check_npy(path: Path | str, header: Header, size: int) -> None:
+    """Whether a file of some bytes holds the vectors that its header tells of."""
     check_kind(str(path), header.shape, header.dtype)
     n_bytes = header.offset + math.prod(header.shape) * header.dtype.itemsize
     _check_size(path, f"{header.shape[0]} x {header.shape[1]} values of {header.dtype}", n_bytes, size)
-    return np.memmap(path, header.dtype, "r", header.offset, header.shape, "F" if header.in_columns else "C")
 
 
 def _npy_header(path: Path, size: int) -> Header:
@@ -120,7 +125,7 @@ def map_bin(path: Path, name: str | None = None) -> NDArray[Any]:
     return np.memmap(path, dtype, "r", 8, shape)
 
 
-def _check_size(path: Path, contents: str, expected: int, size: int, hint: str = "") -> None:
+def _check_size(path: Path | str, contents: str, expected: int, size: int, hint: str = "") -> None:
     if size != expected:
         raise FileFormatError(f"'{path}' should have {contents}, {expected} bytes in all, but has {size} bytes{hint}")
 
