@@ -11,6 +11,7 @@ from closure_kmeans._parallel import Threads
 from closure_kmeans.baselines import _kernels
 from closure_kmeans.baselines.approximate import grow_forest
 from closure_kmeans.baselines.canopy import Canopies
+from closure_kmeans.points import Points
 
 pytestmark = pytest.mark.kernels
 
@@ -173,6 +174,38 @@ def test_assign_canopies(dtype, weighted, monkeypatch):
     expected, n_expected = reference.assign_canopies(numbers(points)[0], clusters.centers, labels, sets, inside)
     np.testing.assert_array_equal(new_labels, expected)
     assert n_pairs == n_expected
+
+
+def assign_in_one_canopy(rows, centers, labels):
+    """The new labels, where one canopy holds all points and all centres."""
+    points = Points(rows, np.zeros_like(rows[0]), np.ones(1), rows, np.zeros_like(rows[0]))
+    clusters = make_clusters(points, labels, len(centers))._replace(centers=centers)
+    canopies = Canopies(np.arange(len(rows), dtype=np.int32), np.array([0, len(rows)]), np.zeros((1, 1)), 0.0)
+    inside, new_labels = np.arange(len(centers), dtype=np.int32), np.empty_like(labels)
+    n_blocks = -(-len(rows) // _kernels.CANOPY_ROWS)
+    _kernels.assign_canopies(
+        points, clusters, labels, canopies, inside, np.array([0, len(inside)]), new_labels, 0, n_blocks
+    )
+    return new_labels
+
+
+@both_precisions
+def test_canopies_move_no_point_by_rounding(dtype):
+    """Every centre is there twice: a point is as near to one as to the other."""
+    rng = np.random.default_rng(0)
+    rows, centers = rng.normal(50, 9, (200, 7)).astype(dtype), rng.normal(50, 9, (5, 7)).astype(dtype)
+    labels = reference.search_nearest(rows, centers)[0] + 5 * rng.integers(2, size=200)
+    labels = labels.astype(np.int32)
+    np.testing.assert_array_equal(assign_in_one_canopy(rows, np.concatenate([centers, centers]), labels), labels)
+
+
+def test_canopies_tell_small_clusters_far_from_the_mean_apart():
+    rng = np.random.default_rng(0)
+    rows = (1e4 + rng.normal(0, 1, (200, 7))).astype(np.float32)
+    centers = rows[:4].copy()
+    labels = make_labels(rng, 200, 4)
+    expected = reference.search_nearest(rows, centers)[0]
+    assert (assign_in_one_canopy(rows, centers, labels) == expected).mean() > 0.99
 
 
 # -- hierarchical k-means --------------------------------------------------------------------------------------------
