@@ -65,7 +65,8 @@ def exact_part(X: Floats, n_clusters: int) -> Part:
 
     def ours(n_threads: int) -> NDArray[Any]:
         # One assignment makes labels of the given centres, before the first iteration.
-        model = LloydKMeans(n_clusters, init=start, max_iter=ITERATIONS - 1, tol=0, n_jobs=n_threads)
+        settings = {"max_iter": ITERATIONS - 1, "tol": 0, "random_state": 0}
+        model = LloydKMeans(n_clusters, init=start, n_jobs=n_threads, **settings)
         return model.fit(X).cluster_centers_
 
     def by_faiss(n_threads: int) -> NDArray[Any]:

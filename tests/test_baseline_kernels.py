@@ -54,8 +54,10 @@ def test_choose_cut(dtype, d):
 
 @pytest.mark.parametrize("cut", [-100.0, -3.0, 0.0, 5.0, 100.0])
 def test_split_node(cut):
+    """One of the centres is just where the cut is."""
     rng = np.random.default_rng(0)
     centers, node = make_centers(rng, np.float32), rng.permutation(20)[:13].astype(np.int32)
+    centers[node[6], 2] = cut
     expected, n_expected = reference.split_node(centers, node, 2, cut)
     n_left = _kernels.split_node(centers, node, 2, np.float32(cut), np.empty_like(node))
     assert n_left == n_expected
@@ -88,12 +90,16 @@ def test_trees_differ():
 
 @both_precisions
 @pytest.mark.parametrize("n_candidates", [1, 4, 12, 59, 60, 100])
-@pytest.mark.parametrize("refined", [False, True])
-def test_search_forest(dtype, n_candidates, refined):
+@pytest.mark.parametrize("own_centers", ["none", "any", "first met"])
+def test_search_forest(dtype, n_candidates, own_centers):
     rng = np.random.default_rng(0)
     centers, rows = make_centers(rng, dtype, 60, 8), make_centers(rng, dtype, 50, 8)
     forest = make_forest(centers)
-    own = rng.integers(60, size=50).astype(np.int32) if refined else np.full(50, -1, np.int32)
+    own = {
+        "none": np.full(50, -1, np.int32),
+        "any": rng.integers(60, size=50).astype(np.int32),
+        "first met": np.array([reference.forest_candidates(row, forest, 1)[0] for row in rows], np.int32),
+    }[own_centers]
     labels = np.full(50, -7, np.int32)
     n_pairs = _kernels.search_forest(rows, centers, forest, n_candidates, own, labels, 2, 49)
     met = [reference.forest_candidates(rows[i], forest, min(n_candidates, 60), own[i]) for i in range(2, 49)]

@@ -134,6 +134,7 @@ def test_flat_pictures_are_zero(feature):
 def test_the_middle_square_counts(feature):
     wide = PICTURES[0]  # 240 x 320
     assert same(feature([wide]), feature([wide[:, 40:280]]))
+    assert same(feature([wide.T]), feature([wide.T[40:280]]))
     assert not np.array_equal(feature([wide]).vectors, feature([wide[:, :240]]).vectors)
 
 
