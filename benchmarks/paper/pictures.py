@@ -176,7 +176,7 @@ def draw_views(views: list[View], columns: int = 2) -> Figure:
         draw(axes)
         title = next(iter(group.values()))["data_title"].replace(", stand-in", "\nstand-in")
         axes.set_title(f"{title}\nk = {panel.n_clusters:,}", loc="left", size=9.5, color=INK)
-    add_legend(figure, all_axes[0])
+    add_legend(figure, all_axes)
     return figure
 
 
@@ -202,14 +202,18 @@ def plain_log_scale(set_scale: Callable[[str], None], axis: Axis) -> None:
     axis.set_minor_formatter("")
 
 
-def add_legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    columns = int(LETTERS_PER_INCH * figure.get_figwidth() // (max(map(len, labels)) + 7))
+def add_legend(figure: Figure, all_axes: list[Axes]) -> None:
+    """What any of the axes shows: a curve may be missing in some."""
+    shown = {}
+    for axes in all_axes:
+        handles, labels = axes.get_legend_handles_labels()
+        shown |= dict(zip(labels, handles, strict=True))
+    columns = int(LETTERS_PER_INCH * figure.get_figwidth() // (max(map(len, shown)) + 7))
     figure.legend(
-        handles,
-        labels,
+        list(shown.values()),
+        list(shown),
         loc="outside lower center",
-        ncols=max(1, min(columns, len(labels))),
+        ncols=max(1, min(columns, len(shown))),
         frameon=False,
         fontsize=9.5,
     )
