@@ -224,6 +224,18 @@ def test_the_fit_ends_when_the_distortion_rises_unless_it_is_refined(X):
     assert fits[0].inertia_ == history(fits[0])[-1]
 
 
+@pytest.mark.parametrize("refined", [False, True])
+def test_only_without_refinement_a_step_may_raise_the_distortion(X, refined, monkeypatch):
+    def search(rows, centers, *arguments):
+        return np.arange(len(rows), dtype=np.int32) % len(centers), len(rows)
+
+    monkeypatch.setattr(approximate, "search_forest", search)
+    start = LloydKMeans(20, random_state=0).fit(X[:500])
+    fitted = ApproximateKMeans(20, init=start.labels_, refined=refined, max_iter=1).fit(X[:500])
+    assert (fitted.inertia_ > 1.1 * start.inertia_) == (not refined)
+    assert (fitted.history_[0].n_active == 0) == refined
+
+
 def test_the_forest_is_grown_anew_in_every_iteration(X, monkeypatch):
     forests = []
 
