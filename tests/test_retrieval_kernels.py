@@ -115,6 +115,20 @@ def test_find_inliers():
         assert _kernels.find_inliers(keypoints, others, pairs, flat, (9.0, 9.0), inliers) == 0
 
 
+def test_count_carried():
+    rng = np.random.default_rng(0)
+    keypoints = circles(rng, 20)
+    others = moved(keypoints, rng, noise=6)
+    pairs = np.array([(i, j) for i in range(20) for j in (i, (i + 7) % 20, i)])
+    ends = np.vstack([keypoints[pairs[:, 0], :2].T, others[pairs[:, 1], :2].T]).astype(np.float64)
+    transform = reference.transform_between(keypoints[3], others[3], 4)
+    for tolerances in ((12.0, 12.0), (5.0, 100.0), (100.0, 9.0), (1.0, 1.0)):
+        alone = [reference.find_inliers(keypoints, others, pair[np.newaxis], transform, tolerances) for pair in pairs]
+        assert _kernels.count_carried(ends, transform, tolerances) == sum(map(len, alone))
+    for flat in (np.zeros((2, 3)), np.full((2, 3), np.nan)):
+        assert _kernels.count_carried(ends, flat, (9.0, 9.0)) == 0
+
+
 def test_fit_affine():
     rng = np.random.default_rng(0)
     keypoints, others = circles(rng, 9), circles(rng, 9)
@@ -162,14 +176,14 @@ def test_verify_images():
         [0, 20, 30, 50],
     )
     images = np.array([2, 0, 1])
-    n_inliers = np.full(3, -1)
+    n_pairs, n_inliers = np.full(3, -1), np.full(3, -1)
     arrays = query.words, query.keypoints, others.offsets, others.words, others.keypoints
-    _kernels.verify_images(*arrays, images, 4, 0.04, n_inliers, 0, 3)
-    for image, found in zip(images, n_inliers, strict=True):
+    _kernels.verify_images(*arrays, images, 4, 0.04, n_pairs, n_inliers, 0, 3)
+    for image, n, found in zip(images, n_pairs, n_inliers, strict=True):
         own = others.of(image)
         pairs = reference.match_words(query.words, own.words, 64, 2000)
         tolerances = [0.04 * np.ptp(one.keypoints[:, :2], axis=0).max() for one in (query, own)]
         expected = reference.verify_pairs(query.keypoints, own.keypoints, pairs, 4, tolerances)[1] if len(pairs) else ()
-        assert found == len(expected)
+        assert (n, found) == (len(pairs), len(expected))
     assert n_inliers[1] == 20
     assert n_inliers[2] == 0

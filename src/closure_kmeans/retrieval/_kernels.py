@@ -146,6 +146,28 @@ def find_inliers(
 
 
 @kernel
+def count_carried(ends: Array, transform: Array, tolerances: tuple[float, float]) -> int:
+    """How many pairs a transformation carries into each other, there and back, though regions be in several of them.
+
+    ``ends`` holds x and y of the one region of each pair, and x and y of the other, a (4, n) array. Never fewer than
+    ``find_inliers`` finds, and found much sooner.
+    """
+    a, b, c, d = transform[0, 0], transform[0, 1], transform[1, 0], transform[1, 1]
+    right, down = transform[0, 2], transform[1, 2]
+    determinant = a * d - b * c
+    if not abs(determinant) > 0:  # NaN too
+        return 0
+    near, back_near = tolerances[1] ** 2, (tolerances[0] * determinant) ** 2
+    n_carried = 0
+    for pair in range(ends.shape[1]):
+        x = ends[2, pair] - (a * ends[0, pair] + b * ends[1, pair] + right)
+        y = ends[3, pair] - (c * ends[0, pair] + d * ends[1, pair] + down)
+        back_x, back_y = d * x - b * y, a * y - c * x
+        n_carried += (x * x + y * y <= near) & (back_x * back_x + back_y * back_y <= back_near)
+    return n_carried
+
+
+@kernel
 def fit_affine(keypoints: Array, others: Array, pairs: Array, out: Array) -> bool:
     """The affine transformation of least squared error between pairs; false if they lie on a line."""
     n = pairs.shape[0]
@@ -185,12 +207,18 @@ def verify_pairs(
     trial = np.empty((2, 3))
     found = np.empty(pairs.shape[0], np.int32)
     inliers = np.empty(pairs.shape[0], np.int32)
+    ends = np.empty((4, pairs.shape[0]))
+    for pair in range(pairs.shape[0]):
+        for t in range(2):
+            ends[t, pair], ends[2 + t, pair] = keypoints[pairs[pair, 0], t], others[pairs[pair, 1], t]
     n_best = 0
     n_trials = float(pairs.shape[0])
     for pair in range(pairs.shape[0]):
         if pair >= n_trials:
             break
         transform_between(keypoints[pairs[pair, 0]], others[pairs[pair, 1]], dof, trial)
+        if count_carried(ends, trial, tolerances) <= n_best:
+            continue
         n_found = find_inliers(keypoints, others, pairs, trial, tolerances, found)
         if n_found > n_best:
             n_best = n_found
@@ -232,11 +260,12 @@ def verify_images(
     images: Array,
     dof: int,
     tolerance: float,
+    n_pairs: Array,
     n_inliers: Array,
     first: int,
     last: int,
 ) -> None:
-    """Count the inliers between a query and the images ``images[first:last]``.
+    """Count the pairs of regions between a query and the images ``images[first:last]``, and the inliers among them.
 
     Image i has the regions from ``starts[i]`` up to those of the next. ``tolerance`` is a share of the reach of each
     picture's keypoints.
@@ -246,6 +275,7 @@ def verify_images(
     for place in range(first, last):
         begin, end = starts[images[place]], starts[images[place] + 1]
         pairs = match_words(words, all_words[begin:end])
+        n_pairs[place] = pairs.shape[0]
         if pairs.shape[0] == 0:
             n_inliers[place] = 0
             continue
