@@ -413,11 +413,30 @@ def test_inliers_count_as_much_as_chance_does_not_explain():
     rng = np.random.default_rng(0)
     one, other = picture(rng, 500), picture(rng, 500)
     matches = match_images(one, other, np.array([0]))
-    assert matches.inliers[0] > 4
+    assert matches.places[0] > 4
     assert not beyond_chance(matches, 0.04).any()
-    assert beyond_chance(matches._replace(inliers=3 * matches.inliers), 0.04).all()
+    assert beyond_chance(matches._replace(places=3 * matches.places), 0.04).all()
     assert beyond_chance(match_images(one, one, np.array([0])), 0.04).all()
-    assert not beyond_chance(Matches(np.array([0, 1, 3, 10**6]), np.array([0, 1, 3, 3])), 0.04).any()
+    few = np.array([0, 1, 3, 3])
+    assert not beyond_chance(Matches(np.array([0, 1, 3, 10**6]), few, few), 0.04).any()
+
+
+@pytest.mark.parametrize("verifier", ["matches", "opencv"])
+def test_regions_in_one_place_count_once(verifier):
+    """Two pictures of other things that have the same letter, with many regions in it."""
+    rng = np.random.default_rng(0)
+
+    def spread(reach):
+        far = [[0, 0, 9, 0], [400, 400, 9, 0]]  # of words that the other picture lacks
+        return np.vstack([np.column_stack([rng.uniform(0, reach, (30, 2)), np.full(30, 9), np.zeros(30)]), far])
+
+    for reach, expected in ((10, False), (400, True)):
+        keypoints = spread(reach)
+        one = place(np.arange(32), keypoints)
+        other = place(np.append(np.arange(30), [40, 41]), keypoints)
+        matches = match_images(one, other, np.array([0]), Verification(verifier=verifier))
+        assert matches.pairs[0] == matches.inliers[0] == 30
+        assert beyond_chance(matches, 0.04).tolist() == [expected]
 
 
 def test_beyond_chance_by_hand():
@@ -427,9 +446,9 @@ def test_beyond_chance_by_hand():
     by_chance = {n: 100 * sum(exactly[n - 1 :]) for n in range(1, 20)}
     for n, expected in by_chance.items():
         for n_images in (1, 10, 1000):
-            found = beyond_chance(Matches(np.full(n_images, 100), np.full(n_images, n)), tolerance)
+            found = beyond_chance(Matches(*np.array([[100], [50], [n]]).repeat(n_images, axis=1)), tolerance)
             assert found.tolist() == [n >= 4 and n_images * expected < 0.01] * n_images
-    assert 0.01 / 1000 < by_chance[9] < 0.01  # nine inliers verify one image, and none of a thousand
+    assert 0.01 / 1000 < by_chance[9] < 0.01  # nine places verify one image, and none of a thousand
 
 
 @pytest.mark.parametrize("verifier", ["matches", "opencv"])

@@ -239,6 +239,27 @@ def verify_pairs(
 
 
 @kernel
+def count_places(keypoints: Array, others: Array, pairs: Array, tolerances: tuple[float, float]) -> int:
+    """How many pairs are in places of their own: farther than the tolerance from those before, in both pictures."""
+    counted = np.empty(pairs.shape[0], np.int64)
+    n_places = 0
+    for pair in range(pairs.shape[0]):
+        i, j = pairs[pair, 0], pairs[pair, 1]
+        alone = True
+        for place in range(n_places):
+            a, b = pairs[counted[place], 0], pairs[counted[place], 1]
+            here = (keypoints[i, 0] - keypoints[a, 0]) ** 2 + (keypoints[i, 1] - keypoints[a, 1]) ** 2
+            there = (others[j, 0] - others[b, 0]) ** 2 + (others[j, 1] - others[b, 1]) ** 2
+            if here <= tolerances[0] ** 2 or there <= tolerances[1] ** 2:
+                alone = False
+                break
+        if alone:
+            counted[n_places] = pair
+            n_places += 1
+    return n_places
+
+
+@kernel
 def reach(keypoints: Array) -> float:
     """The longer side of the upright rectangle around all keypoints."""
     longest = 0.0
@@ -262,10 +283,11 @@ def verify_images(
     tolerance: float,
     n_pairs: Array,
     n_inliers: Array,
+    n_places: Array,
     first: int,
     last: int,
 ) -> None:
-    """Count the pairs of regions between a query and the images ``images[first:last]``, and the inliers among them.
+    """Count the pairs of regions between a query and the images ``images[first:last]``, the inliers, and their places.
 
     Image i has the regions from ``starts[i]`` up to those of the next. ``tolerance`` is a share of the reach of each
     picture's keypoints.
@@ -277,8 +299,10 @@ def verify_images(
         pairs = match_words(words, all_words[begin:end])
         n_pairs[place] = pairs.shape[0]
         if pairs.shape[0] == 0:
-            n_inliers[place] = 0
+            n_inliers[place] = n_places[place] = 0
             continue
         others = all_keypoints[begin:end]
         tolerances = (own, tolerance * reach(others))
-        n_inliers[place] = verify_pairs(keypoints, others, pairs, dof, tolerances, transform).shape[0]
+        inliers = verify_pairs(keypoints, others, pairs, dof, tolerances, transform)
+        n_inliers[place] = inliers.shape[0]
+        n_places[place] = count_places(keypoints, others, inliers, tolerances)

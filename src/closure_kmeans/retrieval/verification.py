@@ -22,8 +22,8 @@ from closure_kmeans.retrieval.inverted import Ranking
 
 # Columns of keypoints: x, y, diameter and angle of a circle, or x, y and a, b, c of an ellipse.
 CIRCLES, ELLIPSES = 4, 5
-# Inliers without which two pictures are not held to show the same.
-MIN_INLIERS = 4
+# Places without which two pictures are not held to show the same.
+MIN_PLACES = 4
 # How many pictures of something else a query may hold to show the same, by chance.
 FALSE_ALARMS = 0.01
 VERIFIERS = ("matches", "opencv")
@@ -54,6 +54,7 @@ class Matches(NamedTuple):
 
     pairs: NDArray[np.int64]  # (n,) of regions that have the same word
     inliers: NDArray[np.int64]  # (n,) pairs in the right place
+    places: NDArray[np.int64]  # (n,) such places, farther from each other than the tolerance
 
 
 class Verification(NamedTuple):
@@ -139,12 +140,16 @@ def align(query: Places, other: Places, settings: Verification = Verification())
     transform = np.full((2, 3), np.nan)
     if len(pairs) == 0:
         return Alignment(transform, pairs)
-    own, others = (settings.tolerance * _kernels.reach(one.keypoints) for one in (query, other))
-    tolerances = own, others
+    tolerances = _tolerances(query, other, settings)
     if settings.verifier == "opencv":
         return _align_by_opencv(query.keypoints, other.keypoints, pairs, tolerances)
     pairs = _kernels.verify_pairs(query.keypoints, other.keypoints, pairs, dof, tolerances, transform)
     return Alignment(transform, pairs)
+
+
+def _tolerances(query: Places, other: Places, settings: Verification) -> tuple[float, float]:
+    """The distances allowed in the one picture and in the other."""
+    return settings.tolerance * _kernels.reach(query.keypoints), settings.tolerance * _kernels.reach(other.keypoints)
 
 
 def _align_by_opencv(
@@ -178,17 +183,21 @@ def match_images(
     [4, 0]
     """
     dof = check_verification(settings, query, places)
-    matches = Matches(np.zeros(len(images), np.int64), np.zeros(len(images), np.int64))
+    matches = Matches(*np.zeros((3, len(images)), np.int64))
     if settings.verifier == "opencv":
         for i, image in enumerate(images):
             other = places.of(image)
+            inliers = align(query, other, settings).pairs
             matches.pairs[i] = len(_kernels.match_words(query.words, other.words))
-            matches.inliers[i] = len(align(query, other, settings).pairs)
+            matches.inliers[i] = len(inliers)
+            tolerances = _tolerances(query, other, settings)
+            matches.places[i] = _kernels.count_places(query.keypoints, other.keypoints, inliers, tolerances)
         return matches
     verify = partial(
         _kernels.verify_images,
         *(query.words, query.keypoints, places.offsets, places.words, places.keypoints),
-        *(np.ascontiguousarray(images, np.int64), dof, float(settings.tolerance), *matches),
+        *(np.ascontiguousarray(images, np.int64), dof, float(settings.tolerance)),
+        *(matches.pairs, matches.inliers, matches.places),
     )
     with Threads(count_threads(n_jobs)) as threads:
         threads.for_each_block(verify, len(images))
@@ -196,19 +205,21 @@ def match_images(
 
 
 def beyond_chance(matches: Matches, tolerance: float) -> NDArray[np.bool_]:
-    """Which images have more regions in place than chance puts there (a contrario: Moisan and Stival 2004).
+    """Which images have regions in more places than chance explains (a contrario: Moisan and Stival 2004).
 
     By chance, regions of the same word are in place as often as the circle of the tolerance is a part of the picture.
     Each such pair is a hypothesis, which counts itself, and every image that a query is compared with has its own: the
-    more images and the fewer words there are, the more inliers it takes.
+    more images and the fewer words there are, the more it takes. Regions that are nearer to each other than the
+    tolerance are in place together or not at all, so they count once.
 
-    >>> beyond_chance(Matches(pairs=np.array([10, 1000]), inliers=np.array([9, 9])), tolerance=0.04).tolist()
+    >>> eight = np.array([8, 8])
+    >>> beyond_chance(Matches(pairs=np.array([10, 1000]), inliers=eight, places=eight), tolerance=0.04).tolist()
     [True, False]
     """
-    enough = matches.inliers >= MIN_INLIERS
-    others, others_in_place = np.maximum(matches.pairs - 1, 1), np.maximum(matches.inliers - 1, 1)
+    others, others_in_place = np.maximum(matches.pairs - 1, 1), np.maximum(matches.places - 1, 1)
     by_chance = bdtrc(others_in_place - 1, others, min(1.0, math.pi * tolerance**2))
-    found: NDArray[np.bool_] = enough & (len(enough) * matches.pairs * by_chance < FALSE_ALARMS)
+    n_hypotheses = len(matches.pairs) * matches.pairs
+    found: NDArray[np.bool_] = (matches.places >= MIN_PLACES) & (n_hypotheses * by_chance < FALSE_ALARMS)
     return found
 
 
