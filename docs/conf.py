@@ -9,7 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx_gallery.sorting import FunctionSortKey
 
 import closure_kmeans
 
@@ -56,10 +58,23 @@ autodoc_member_order = "bysource"
 autodoc_type_aliases = {name: name for name in ("ArrayLike", "DTypeLike", "Images", "ImageLike", "Source")}
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 100
+toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = "\\"
 
+# In the order in which they are shown.
+GUIDES = [
+    "ivf_quantizer.py",
+    "colbert_centroids.py",
+    "deduplicate_text.py",
+    "colmap_vocabulary.py",
+    "browse_images.py",
+    "larger_than_memory.py",
+    "dask_cluster.py",
+    "from_other_libraries.py",
+]
 # Guides that are left out where what they need is not installed.
 AWAITED = {"deduplicate_text.py": "wordllama"}
 waiting = [re.escape(name) for name, module in AWAITED.items() if find_spec(module) is None]
@@ -69,7 +84,8 @@ sphinx_gallery_conf = {
     "gallery_dirs": "guides",
     "filename_pattern": r"\.py$",
     "ignore_pattern": "|".join(["__init__", *waiting]),
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": FunctionSortKey(GUIDES.index, "as in GUIDES"),
+    "remove_config_comments": True,
     "default_thumb_file": str(DOCS / "images" / "method" / "active-points.png"),
     "download_all_examples": False,
     "show_signature": False,
@@ -103,6 +119,24 @@ def stay_inside(app: Sphinx, name: str, source: list[str]) -> None:
         source[0] = source[0].replace(f"](../{place}", f"]({page}")
 
 
+def keep_units(app: Sphinx, document: nodes.document) -> None:
+    """Let no line of a table end between a number and its unit."""
+    for table in document.findall(nodes.table):
+        for text in list(table.findall(nodes.Text)):
+            whole = re.sub(r"(?<=\d) (?=(%|s|ms|µs|ns|MB|GB)(?!\w))", "\N{NO-BREAK SPACE}", text)
+            text.parent.replace(text, nodes.Text(whole))
+
+
+def name_aliases(
+    app: Sphinx, what: str, name: str, thing: Any, options: Any, arguments: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Show the name of a type alias inside a union, where Sphinx shows its own wrapper."""
+    arguments, returns = (
+        text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in (arguments, returns)
+    )
+    return arguments, returns
+
+
 def describe_fields(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
     """Let the comments behind the fields of a named tuple be their description."""
     if what != "class" or not hasattr(thing, "_fields"):
@@ -127,5 +161,7 @@ def setup(app: Sphinx) -> None:
     """Connect what is above."""
     app.connect("builder-inited", copy_results, priority=100)
     app.connect("source-read", stay_inside)
+    app.connect("doctree-read", keep_units)
+    app.connect("autodoc-process-signature", name_aliases)
     app.connect("autodoc-process-docstring", describe_fields, priority=100)
     app.connect("autodoc-skip-member", skip_member)

@@ -146,7 +146,7 @@ def draw_fit() -> Figure:
         ax.scatter(*X.T, s=4, color=shades(model.labels_), linewidths=0)
         ax.scatter(*model.cluster_centers_.T, s=14, marker="+", color="black", linewidths=0.9)
         step = model.history_[-1]
-        entitle(ax, f"iteration {n}: distortion {1000 * model.inertia_ / len(X):.1f}\n{step.n_active:,} points moved")
+        entitle(ax, f"iteration {n}: distortion {model.inertia_ / len(X):.3f}\n{step.n_active:,} points moved")
     return figure
 
 
@@ -191,7 +191,7 @@ def draw_leaf() -> Figure:
         tick.set_color(color)
     for tick, color in zip(right.get_yticklabels(), colors[own], strict=True):
         tick.set_color(color)
-    entitle(right, "One product: all its points with all its candidates")
+    entitle(right, "One product: its points by its candidates; the darker, the farther")
     return figure
 
 
@@ -223,12 +223,12 @@ def draw_flow() -> Figure:
         arrow((x, 4.83), (x + 0.38, 4.83))
 
     ax.add_patch(FancyBboxPatch((0.05, 2.05), 9.9, 1.85, boxstyle=rounded, facecolor="#f3f6f8", edgecolor=PALE))
-    loop = "iteration.py: again and again, until the distortion falls no more"
+    loop = "iteration.py: again and again, until the distortion hardly falls"
     ax.text(0.2, 3.68, loop, va="center", fontsize=9, color=INK)
     box(0.25, 2.6, "neighborhoods.py", "which leaves to look at", RED)
     box(2.7, 2.6, "closure.py", "assign inside the leaves", RED)
     box(5.15, 2.6, "clusters.py", "means; refill the empty", RED)
-    box(7.6, 2.6, "base.py", "record, stop, checkpoint", RED)
+    box(7.6, 2.6, "recorder.py", "record, stop, checkpoint", RED)
     for x in (2.42, 4.87, 7.32):
         arrow((x, 3.03), (x + 0.26, 3.03))
     arrow((8.68, 2.57), (1.32, 2.57), bend=-0.05)
@@ -237,11 +237,11 @@ def draw_flow() -> Figure:
     box(0.05, 0.7, "estimator.py", "the model: fit, predict", GREEN)
     box(2.65, 0.7, "quantizer.py", "nearest centre of new rows", GREEN)
     box(5.25, 0.7, "storage.py, export.py", "to files, to other tools", GREEN)
-    box(7.8, 0.7, "cli/, retrieval/", "what is built upon it", GREEN)
+    box(7.8, 0.7, "cli/, explorer/", "for those who use it", GREEN)
     for x in (2.22, 4.82, 7.4):
         arrow((x, 1.13), (x + 0.38, 1.13))
     arrow((1.12, 2.01), (1.12, 1.6))
-    note = "What computes goes in blocks to _parallel.py, which runs the functions of _kernels.py on threads"
+    note = "Heavy work is cut into blocks, and _parallel.py runs the compiled functions of _kernels.py on them"
     ax.text(5, 0.25, note, ha="center", va="center", fontsize=8.5, color=INK, style="italic")
     return figure
 

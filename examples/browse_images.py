@@ -2,11 +2,11 @@
 Browse a collection of images
 =============================
 
-A vector for every picture, clusters of pictures that are alike, and clusters of clusters to find one's way: what
-there is in a collection, on one page. The pictures here are scikit-learn's handwritten digits; with a folder of
-photos it is ``hog("photos")`` or ``gist("photos")``, or the vectors of an encoder of your own.
+What is in a collection, on one page: a vector for every picture, clusters of pictures that are alike, and clusters of
+clusters to find your way. The pictures here are scikit-learn's handwritten digits. For a folder of photos, take
+``hog("photos")`` or ``gist("photos")``, or the vectors of an encoder of your own.
 
-Needs ``pip install '.[images,plot]'``. To browse: ``closure-kmeans explore MODEL --vectors X --images FOLDER``.
+Needs ``pip install '.[images,plot]'``. In a browser: ``closure-kmeans explore MODEL --vectors FILE --images FOLDER``.
 """
 
 import matplotlib.pyplot as plt
@@ -18,7 +18,7 @@ from closure_kmeans.export import list_members
 from closure_kmeans.features import hog
 
 digits = load_digits()
-pictures = digits.images / 16  # floats go from 0 to 1
+pictures = digits.images / 16  # pixels given as floats must be between 0 and 1
 X = hog(pictures).vectors
 print(X.shape)
 
@@ -51,7 +51,7 @@ rows = [np.append(medoids[clusters], np.full(12, -1))[:12] for clusters in in_to
 show(rows, "ten topics, and the clusters in them")
 
 # %%
-# A closer look: the first clusters, each picture by its distance from the centre. What is at the end of a row is odd.
+# A closer look: the six largest clusters. The farther to the right, the farther from the centre, and the odder.
 
 distances = np.linalg.norm(X - model.cluster_centers_[model.labels_], axis=1)
 rows = [members.rows[members.starts[c] : members.starts[c + 1]] for c in by_size[:6]]

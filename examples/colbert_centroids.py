@@ -2,15 +2,16 @@
 Centroids for late interaction, as ColBERT and PLAID have them
 ==============================================================
 
-A retriever of that kind has a vector for every token. PLAID stores each one as the number of its nearest centroid and
-a few bits for what is left, and reads only the documents that share a centroid with the query. The number of
-centroids grows with the square root of the number of tokens: tens of thousands for a common collection, and trained
-on a sample, since exact k-means takes too long. Closures train on all of them.
+A late-interaction retriever has a vector for every token. PLAID stores each one as the number of its nearest centroid
+and a few bits for the rest, and a query reads only the documents that share a centroid with it. The number of
+centroids grows with the square root of the number of tokens. For an ordinary collection that is tens of thousands,
+and they are trained on a sample, since exact k-means on all tokens takes too long. Closures train on all of them.
 
-The vectors of tokens here are made up: random directions of topics, with noise. Put yours in their place: rows of
-length one.
+The token vectors here are made up: random directions, one for each topic, with noise. Put yours in their place: rows
+of length one. ``pip install .`` is all it needs.
 """
 
+# sphinx_gallery_thumbnail_path = 'images/method/leaf.png'
 import numpy as np
 
 from closure_kmeans import ClosureKMeans
@@ -33,8 +34,8 @@ model = ClosureKMeans(n_centroids, metric="cosine", random_state=0).fit(tokens)
 print(f"{len(tokens):,} tokens, {n_centroids:,} centroids, mean cosine {1 - model.inertia_ / len(tokens) / 2:.3f}")
 
 # %%
-# The labels come with the fit: no second pass assigns the tokens. What is left of each is cut at its quantiles, two
-# bits a value.
+# The labels come with the fit: no second pass has to assign the tokens. The residual, what is left of a token without
+# its centroid, is coded by the quantile that each of its values falls into: two bits a value.
 
 residuals = tokens - model.cluster_centers_[model.labels_]
 cuts = np.quantile(residuals, (0.25, 0.5, 0.75))
@@ -45,8 +46,8 @@ cosine = np.einsum("ij,ij->i", rebuilt, tokens) / np.linalg.norm(rebuilt, axis=1
 print(f"cosine of a token and its code: {cosine.mean():.3f} on average")
 
 # %%
-# The inverted file: which documents have a token near each centroid. A query looks up the nearest centroids of its
-# tokens and scores only what is there, by the sum over its tokens of the best match.
+# The inverted file: which documents have a token near each centroid. A query looks up the centroids nearest to its
+# tokens and scores only the documents found there: the best match of each of its tokens, summed up.
 
 members = list_members(model.labels_, n_centroids)
 query = tokens[document == 7] + 0.1 * rng.normal(size=(n_tokens, 64)).astype(np.float32)

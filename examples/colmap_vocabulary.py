@@ -2,13 +2,14 @@
 A visual vocabulary for COLMAP
 ==============================
 
-COLMAP finds the pairs of photos worth matching by a vocabulary tree. The ones that can be downloaded were learnt from
-photos of the internet; one of your own photos' descriptors fits them better. It is learnt from the features that
-COLMAP has extracted, and written as COLMAP (3.12 and later) reads it.
+COLMAP finds the pairs of photos worth matching by a vocabulary tree. The trees that can be downloaded were learnt
+from photos on the internet; one learnt from your own photos fits them better. Here it is learnt from the features
+that COLMAP has extracted, and written to a file that COLMAP (3.12 and later) reads.
 
 Needs ``pip install '.[faiss,images]' pycolmap``.
 """
 
+# sphinx_gallery_thumbnail_path = 'images/retrieval-matches.jpg'
 import sqlite3
 from itertools import combinations
 from pathlib import Path
@@ -25,8 +26,7 @@ from closure_kmeans.retrieval.exchange import read_colmap_descriptors, save_colm
 # Photos to try it on: parts of two pictures that scikit-learn carries, each seen three times.
 
 folder = Path(mkdtemp())
-photos = folder / "photos"
-photos.mkdir()
+(photos := folder / "photos").mkdir()
 for scene, pixels in zip(("temple", "flower"), load_sample_images().images, strict=True):
     for part, left in enumerate((0, 320)):
         piece = Image.fromarray(pixels).crop((left, 0, left + 320, 420))
@@ -34,8 +34,8 @@ for scene, pixels in zip(("temple", "flower"), load_sample_images().images, stri
             piece.rotate(8 * turn, expand=True).save(photos / f"{scene}{part}-{turn}.jpg")
 
 # %%
-# Features by COLMAP, words by closures. With real collections take 100,000 words and more. The descriptors in a
-# database are RootSIFT already.
+# COLMAP extracts the features, and closures learn the words. For a real collection take 100,000 words or more. The
+# descriptors in a database are RootSIFT already.
 
 database = folder / "database.db"
 pycolmap.logging.minloglevel = 2
@@ -46,8 +46,8 @@ save_colmap_tree(folder / "words.bin", model, descriptors)
 print(f"{len(descriptors):,} descriptors of {len(offsets) - 1} photos, {model.n_clusters} words")
 
 # %%
-# COLMAP matches each photo with those that the words find, and verifies them. On the command line it is ``colmap
-# vocab_tree_matcher --VocabTreeMatching.vocab_tree_path words.bin``.
+# COLMAP matches each photo with those that the words find, and verifies the matches. On the command line that is
+# ``colmap vocab_tree_matcher --VocabTreeMatching.vocab_tree_path words.bin``.
 
 pairing = pycolmap.VocabTreePairingOptions(vocab_tree_path=folder / "words.bin", num_images=4)
 pycolmap.match_vocabtree(database, pairing_options=pairing, device=pycolmap.Device.cpu)

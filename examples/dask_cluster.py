@@ -2,13 +2,14 @@
 On a Dask cluster
 =================
 
-Rows that do not fit one machine: each worker holds a part of them, and only what is known of the clusters is
-exchanged. Every name is that of ``ClosureKMeans``; what is new are ``client``, the cluster, and ``storage``, a folder
-or URL that all workers share.
+For rows that do not fit on one machine: each worker holds a part of them, and only sums and centres of clusters are
+exchanged. What it shares with ``ClosureKMeans`` has the same name; new are ``client``, the cluster, and ``storage``,
+a folder or URL that all workers share.
 
 Needs ``pip install '.[dask]'``.
 """
 
+# sphinx_gallery_thumbnail_path = 'images/method/trees.png'
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -29,7 +30,7 @@ for number, rows in enumerate(np.array_split(load_sift(), 4)):
     save_vectors(folder / "shards" / f"{number}.u8bin", rows)
 
 # %%
-# The cluster. Here it is two workers inside this process, to try it on; yours has an address:
+# The cluster. To try it, two workers inside this process will do; yours has an address:
 # ``Client("tcp://scheduler:8786")``.
 
 cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None)
@@ -37,7 +38,8 @@ client = Client(cluster)
 
 # %%
 # The result does not depend on the number of workers, nor on how many of them are lost on the way. It does depend on
-# the number of partitions: it ends within some tenths of a percent of a fit in one memory, above or below.
+# the number of partitions, but only a little: the distortion is within some tenths of a percent of that of a fit in
+# one memory.
 
 model = DistributedClosureKMeans(1000, client=client, storage=folder / "fit", n_partitions=4, random_state=0).fit(
     folder / "shards"
@@ -50,5 +52,5 @@ cluster.close()
 
 # %%
 # From the command line: ``closure-kmeans fit shards/ -k 1000000 -o words.safetensors --dask tcp://scheduler:8786``.
-# What is left in ``storage`` lets a fit that was killed go on. ``model.save`` writes the same file as any other
+# The files in ``storage`` let a fit that was killed go on. ``model.save`` writes the same kind of file as any other
 # model.

@@ -3,11 +3,11 @@ Deduplicate text by its meaning (SemDeDup)
 ==========================================
 
 Copies that differ in a few words are not found by comparing strings. SemDeDup (Abbas et al. 2023) embeds all texts,
-clusters the embeddings, and compares only within a cluster: of those that are nearer to each other than a threshold
-one is kept. With many small clusters that costs next to nothing. Opposites may be near, too: look at what is dropped.
+clusters the embeddings, and compares only within a cluster: of texts more alike than a threshold, one is kept. With
+many small clusters that costs next to nothing. Opposites may be alike, too: look at what is dropped.
 
-The encoder is WordLlama, whose weights come with its package (``pip install '.[plot]' wordllama``). The
-texts are those that every Python has: the docstrings of its standard library.
+The encoder is WordLlama, whose weights come in its package. The texts are some that every Python has: the docstrings of
+its standard library. Needs ``pip install '.[plot]' wordllama``, and for now Python 3.13 at most.
 """
 
 import ast
@@ -28,7 +28,7 @@ firsts = [" ".join(text.split("\n\n")[0].split()) for text in docstrings if text
 texts = sorted(set(firsts))  # copies to the letter are gone already
 
 # %%
-# The package's own folder holds both weights and tokenizer, so that nothing is downloaded.
+# The folder of the package holds the weights and the tokenizer, so that nothing has to be downloaded.
 
 home = Path(wordllama.__file__).parent
 encoder = wordllama.WordLlama.load(cache_dir=home, disable_download=True)
@@ -37,8 +37,8 @@ has_words = np.linalg.norm(vectors, axis=1) > 0.5
 texts, vectors = np.array(texts)[has_words], vectors[has_words]
 
 # %%
-# About ten texts a cluster: near copies share one. Within each, the texts are gone through from the outside in, and
-# one is dropped if one before it is nearer than the threshold: of a group of copies the one farthest from the centre
+# About ten texts a cluster: near copies end up in the same one. Each cluster is gone through from the outside in, and
+# a text is dropped if one before it is as similar as the threshold: of a group of copies, the least typical one
 # stays.
 
 model = ClosureKMeans(len(texts) // 10, metric="cosine", random_state=0).fit(vectors)

@@ -2,11 +2,11 @@
 Clusters of a file larger than memory
 =====================================
 
-A memory map is taken as it is: no copy in float32, no array as a whole. With ``memory_limit`` the fit itself stays
-within the memory that you name: the rows are laid out in a temporary file and read in slabs, and the centres take
-part in each slab, so that points and clusters still meet.
+A memory map is taken as it is: no copy in float32 is made, and the file is never read as a whole. With
+``memory_limit`` the fit stays within the memory that you allow it: the rows are written to a temporary file in a new
+order, and read back slab by slab. The centres near a slab take part in it, so that points and clusters still meet.
 
-Needs ``pip install '.[plot]'``, and as much disk as the file takes.
+Needs ``pip install '.[plot]'``, and as much room on the disk as the file takes.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ X = open_vectors(folder)
 print(X.shape, X.dtype, f"{X.shape[0] * X.shape[1] / 1e6:.1f} MB")
 
 # %%
-# A third of that in memory, beyond the centres; and for comparison the same fit without a limit.
+# A third of that in memory, not counting the centres; and for comparison the same fit without a limit.
 
 limited = ClosureKMeans(800, memory_limit="10MB", random_state=0).fit(X)
 in_memory = ClosureKMeans(800, random_state=0).fit(X)
