@@ -15,18 +15,15 @@ from time import perf_counter
 
 import numpy as np
 
-from benchmarks.cache import CACHE
 from benchmarks.data import add_data_option
-from benchmarks.retrieval import photos
+from benchmarks.retrieval import KEPT, photos
 from closure_kmeans.retrieval import Collection, ImageIndex, learn_vocabulary
 from closure_kmeans.retrieval.stages import WORDS, key_of, resume
 
 
 def make_index(collection: Collection, n_words: int) -> ImageIndex:
     key = key_of(collection.folder, n_words)
-    learned = resume(
-        WORDS, CACHE / "retrieval", key, lambda: learn_vocabulary(collection.descriptors, n_words, verbose=1)
-    )
+    learned = resume(WORDS, KEPT, key, lambda: learn_vocabulary(collection.descriptors, n_words, verbose=1))
     index = ImageIndex(learned, collection.extraction)
     index.add(collection)
     return index

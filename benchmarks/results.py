@@ -24,6 +24,13 @@ def append_row(path: Path, row: Row) -> None:
         file.write(json.dumps(row) + "\n")
 
 
+def forget(path: Path, is_old: Callable[[Row], bool]) -> None:
+    rows = [row for row in read_rows(path) if not is_old(row)]
+    path.unlink(missing_ok=True)
+    for row in rows:
+        append_row(path, row)
+
+
 def run_missing(
     path: Path,
     jobs: Iterable[Any],
@@ -40,13 +47,9 @@ def run_missing(
     """
     jobs = list(jobs)
     planned = [key(job.as_row()) for job in jobs]
-    rows = read_rows(path)
     if fresh:
-        rows = [row for row in rows if key(row) not in planned]
-        path.unlink(missing_ok=True)
-        for row in rows:
-            append_row(path, row)
-    done = [key(row) for row in rows if "failed" not in row]
+        forget(path, lambda row: key(row) in planned)
+    done = [key(row) for row in read_rows(path) if "failed" not in row]
     for job, job_key in zip(jobs, planned, strict=True):
         if job_key in done:
             continue

@@ -3,13 +3,17 @@
 python -m benchmarks.retrieval --data FOLDER
 
 The folder holds ukbench1000: photos, four of each object in a row. A codebook is learned from all descriptors of all
-photos, and scored on the first 200, 400 and so on: only those are queries, and only those are searched.
+photos, and scored on the first 200, 400 and so on: only those are queries, and only those are searched. All flat
+methods begin with the same clusters, stop when the distortion falls by less than the same share, and take no more
+iterations than 20. By default there are three sizes of codebooks and one seed, and AKM and RAKM, whose iterations take
+ten times as long as the others' and more, learn one size only: --full is for the rest.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from time import perf_counter
@@ -17,12 +21,13 @@ from typing import Any, NamedTuple
 
 from benchmarks.data import CACHE, add_data_option
 from benchmarks.machine import describe_machine, describe_versions
-from benchmarks.results import FOLDER, Row, append_row, latest, markdown_table, read_rows
-from closure_kmeans.retrieval import Collection, Vocabulary, collect, learn_vocabulary
+from benchmarks.results import FOLDER, Row, append_row, forget, latest, markdown_table, read_rows
+from closure_kmeans.retrieval import Collection, Vocabulary, Words, collect, learn_vocabulary
 from closure_kmeans.retrieval.experiment import Plan, score_words
 from closure_kmeans.retrieval.stages import FEATURES, resume
 
 RESULTS = FOLDER / "retrieval.jsonl"
+KEPT = CACHE / "retrieval"
 PHOTOS = "ukbench1000"
 METHODS = {
     "hkm": "HKM",
@@ -31,9 +36,20 @@ METHODS = {
     "paper": "closures, as in the paper",
     "closure": "closures, default",
 }
-SIZES = (1000, 10_000, 50_000, 100_000, 200_000)
-SUBSETS = (200, 400, 600, 800, None)
-LEVELS = (1, 2, 3, 4)
+SIZES = (1000, 10_000, 100_000)
+SLOW, SLOW_SIZE = ("akm", "rakm"), 10_000
+FULL_SIZES = (1000, 10_000, 50_000, 100_000, 200_000)
+FULL_SEEDS = 3
+FLAT = {"max_iter": 20}
+SUBSETS = (200, 400, 600, 800)
+MOST_LEVELS = 4
+# What the words of a codebook are scored by, and those of several levels of a tree.
+SCORES = (
+    Plan((), (), norms=("l1",), images=SUBSETS),
+    Plan((), (), norms=("l1",), rerank=True),
+    Plan((), (), norms=("l2",)),
+)
+LEVEL_SCORES = (Plan((), ()),)
 
 
 class Job(NamedTuple):
@@ -42,38 +58,38 @@ class Job(NamedTuple):
     seed: int
 
 
+def job_of(row: Row) -> Job:
+    return Job(row["method"], row["words"], row["seed"])
+
+
 def key(row: Row) -> list[Any]:
-    return [row["method"], row["words"], row["seed"], row["levels"], row["norm"], row["images"], row["reranked"]]
+    return [*job_of(row), row["levels"], row["norm"], row["images"], row["reranked"]]
 
 
 def photos(source: str) -> Collection:
     """The features of the photos, taken once."""
     folder = Path(source) / PHOTOS
-    cache = CACHE / "retrieval"
-    cache.mkdir(parents=True, exist_ok=True)
-    return resume(FEATURES, cache, str(folder), lambda: collect(folder, verbose=1))
+    KEPT.mkdir(parents=True, exist_ok=True)
+    return resume(FEATURES, KEPT, str(folder), lambda: collect(folder, verbose=1))
 
 
 def run(collection: Collection, job: Job, threads: int) -> Iterator[Row]:
     """Learn one codebook, and score it in every way."""
     began = perf_counter()
+    settings = {} if job.method == "hkm" else FLAT
     learned = learn_vocabulary(
-        collection.descriptors, job.words, method=job.method, random_state=job.seed, n_jobs=threads
+        collection.descriptors, job.words, method=job.method, random_state=job.seed, n_jobs=threads, **settings
     )
     seconds = perf_counter() - began
     facts = {"learned_words": learned.n_words, "seconds": seconds, "iterations": learned.model.n_iter_}
     facts |= {"distortion": learned.model.inertia_ / len(collection.descriptors)}
-    for levels in LEVELS if job.method == "hkm" else (1,):
-        if levels > len(getattr(learned.model, "levels_", [0])):
-            continue
+    deepest = Vocabulary(learned.model, levels=min(MOST_LEVELS, len(getattr(learned.model, "levels_", "1"))))
+    words = deepest.assign(collection.descriptors).words  # a column a level, the last level of the tree first
+    for levels in range(1, deepest.levels + 1):
         vocabulary = Vocabulary(learned.model, levels=levels)
-        words = vocabulary.assign(collection.descriptors)
-        plain = Plan((), (), norms=("l1", "l2"), images=SUBSETS)
-        verified = Plan((), (), norms=("l1",), rerank=True)
-        rows = [*score_words(collection, vocabulary, words, plain, None, threads)]
-        rows += [row for row in score_words(collection, vocabulary, words, verified, None, threads) if row["reranked"]]
-        for row in rows:
-            yield job._asdict() | facts | row
+        for plan in SCORES if levels == 1 else LEVEL_SCORES:
+            for row in score_words(collection, vocabulary, Words(words[:, :levels], None), plan, None, threads):
+                yield job._asdict() | facts | row
 
 
 # -- report ----------------------------------------------------------------------------------------------------------
@@ -100,7 +116,7 @@ def table(rows: list[Row]) -> str:
         for norm, reranked, note in (("l1", False, ""), ("l1", True, ", re-ranked"), ("l2", False, ", L2")):
             found = [spread(select(rows, method=method, words=n, norm=norm, reranked=reranked)) for n in sizes]
             lines.append([title + note, *found])
-    for levels in LEVELS[1:]:
+    for levels in range(2, MOST_LEVELS + 1):
         found = [spread(select(rows, method="hkm", words=n, levels=levels)) for n in sizes]
         lines.append([f"HKM, {levels} scoring levels", *found])
     return markdown_table(
@@ -118,6 +134,19 @@ def subset_table(rows: list[Row], n_words: int) -> str:
     return markdown_table([f"{n_words:,} words", *(f"{n:,} photos" for n in sizes)], lines)
 
 
+def distortion_table(rows: list[Row]) -> str:
+    sizes = sorted({row["words"] for row in rows})
+
+    def cell(method: str, words: int) -> str:
+        found = select(rows, method=method, words=words)
+        if not found:
+            return ""
+        return f"{mean(row['distortion'] for row in found):,.0f} ({mean(row['iterations'] for row in found):.0f})"
+
+    lines = [[title, *(cell(method, n) for n in sizes)] for method, title in METHODS.items()]
+    return markdown_table(["distortion (iterations)", *(f"{n:,} words" for n in sizes)], lines)
+
+
 def report(rows: list[Row]) -> None:
     largest = max((row["words"] for row in rows if row["words"] <= 100_000), default=SIZES[0])
     text = [
@@ -126,6 +155,7 @@ def report(rows: list[Row]) -> None:
         "The mean over seeds, ± the largest distance from it where there are several. All else is the same: features, "
         "tf-idf, search.",
         subset_table(rows, largest),
+        distortion_table(rows),
         f"`{RESULTS.name}` says how long the codebooks took, but the machine was not free: scores do not depend on it.",
     ]
     RESULTS.with_suffix(".md").write_text("\n\n".join(text) + "\n")
@@ -160,18 +190,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_data_option(parser)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--words", type=lambda text: tuple(map(int, text.split(","))), default=SIZES)
+    parser.add_argument("--full", action="store_true", help="all methods at five sizes of codebooks, three seeds")
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--words", type=lambda text: tuple(map(int, text.split(","))))
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
+    parser.add_argument("--fresh", action="store_true", help="forget the features and the results that are there")
     parser.add_argument("--report", action="store_true", help="only make the tables and the figure anew")
     arguments = parser.parse_args()
     if not arguments.report:
         if arguments.data is None:
             parser.error("--data must name the folder that holds ukbench1000")
+        sizes = arguments.words or (FULL_SIZES if arguments.full else SIZES)
+        seeds = range(arguments.seeds or (FULL_SEEDS if arguments.full else 1))
+        jobs = [
+            Job(method, words, seed)
+            for seed, words, method in product(seeds, sizes, arguments.methods)
+            if arguments.full or arguments.words or method not in SLOW or words == SLOW_SIZE
+        ]
+        if arguments.fresh:
+            (KEPT / FEATURES.file).unlink(missing_ok=True)
+            forget(RESULTS, lambda row: job_of(row) in jobs)
         collection = photos(arguments.data)
         shared = {"machine": describe_machine(), "versions": describe_versions(), "threads": arguments.threads}
-        jobs = [Job(m, n, s) for s in range(arguments.seeds) for n in arguments.words for m in arguments.methods]
-        done = {(row["method"], row["words"], row["seed"]) for row in read_rows(RESULTS)}
+        done = {job_of(row) for row in read_rows(RESULTS)}
         for job in jobs:
             if job in done:
                 continue

@@ -99,6 +99,18 @@ def verify_pairs(keypoints, others, pairs, dof, tolerances):
     return best, pairs[inliers]
 
 
+def count_places(keypoints, others, pairs, tolerances):
+    """Pairs that are farther than the tolerances from all that were counted before, in both pictures."""
+    counted = []
+    for i, j in pairs:
+        here, there = keypoints[i, :2], others[j, :2]
+        if all(
+            np.linalg.norm(here - a) > tolerances[0] and np.linalg.norm(there - b) > tolerances[1] for a, b in counted
+        ):
+            counted.append((here, there))
+    return len(counted)
+
+
 def average_precision(ranking, positives, junk):
     """The closed form: what the i-th positive at the junk-free rank r contributes."""
     clean = [image for image in dict.fromkeys(ranking) if image not in junk]

@@ -11,6 +11,7 @@ from closure_kmeans._parallel import Threads
 from closure_kmeans.baselines import _kernels
 from closure_kmeans.baselines.approximate import grow_forest
 from closure_kmeans.baselines.canopy import Canopies
+from closure_kmeans.points import Points
 
 pytestmark = pytest.mark.kernels
 
@@ -53,8 +54,10 @@ def test_choose_cut(dtype, d):
 
 @pytest.mark.parametrize("cut", [-100.0, -3.0, 0.0, 5.0, 100.0])
 def test_split_node(cut):
+    """One of the centres is just where the cut is."""
     rng = np.random.default_rng(0)
     centers, node = make_centers(rng, np.float32), rng.permutation(20)[:13].astype(np.int32)
+    centers[node[6], 2] = cut
     expected, n_expected = reference.split_node(centers, node, 2, cut)
     n_left = _kernels.split_node(centers, node, 2, np.float32(cut), np.empty_like(node))
     assert n_left == n_expected
@@ -87,12 +90,16 @@ def test_trees_differ():
 
 @both_precisions
 @pytest.mark.parametrize("n_candidates", [1, 4, 12, 59, 60, 100])
-@pytest.mark.parametrize("refined", [False, True])
-def test_search_forest(dtype, n_candidates, refined):
+@pytest.mark.parametrize("own_centers", ["none", "any", "first met"])
+def test_search_forest(dtype, n_candidates, own_centers):
     rng = np.random.default_rng(0)
     centers, rows = make_centers(rng, dtype, 60, 8), make_centers(rng, dtype, 50, 8)
     forest = make_forest(centers)
-    own = rng.integers(60, size=50).astype(np.int32) if refined else np.full(50, -1, np.int32)
+    own = {
+        "none": np.full(50, -1, np.int32),
+        "any": rng.integers(60, size=50).astype(np.int32),
+        "first met": np.array([reference.forest_candidates(row, forest, 1)[0] for row in rows], np.int32),
+    }[own_centers]
     labels = np.full(50, -7, np.int32)
     n_pairs = _kernels.search_forest(rows, centers, forest, n_candidates, own, labels, 2, 49)
     met = [reference.forest_candidates(rows[i], forest, min(n_candidates, 60), own[i]) for i in range(2, 49)]
@@ -173,6 +180,38 @@ def test_assign_canopies(dtype, weighted, monkeypatch):
     expected, n_expected = reference.assign_canopies(numbers(points)[0], clusters.centers, labels, sets, inside)
     np.testing.assert_array_equal(new_labels, expected)
     assert n_pairs == n_expected
+
+
+def assign_in_one_canopy(rows, centers, labels):
+    """The new labels, where one canopy holds all points and all centres."""
+    points = Points(rows, np.zeros_like(rows[0]), np.ones(1), rows, np.zeros_like(rows[0]))
+    clusters = make_clusters(points, labels, len(centers))._replace(centers=centers)
+    canopies = Canopies(np.arange(len(rows), dtype=np.int32), np.array([0, len(rows)]), np.zeros((1, 1)), 0.0)
+    inside, new_labels = np.arange(len(centers), dtype=np.int32), np.empty_like(labels)
+    n_blocks = -(-len(rows) // _kernels.CANOPY_ROWS)
+    _kernels.assign_canopies(
+        points, clusters, labels, canopies, inside, np.array([0, len(inside)]), new_labels, 0, n_blocks
+    )
+    return new_labels
+
+
+@both_precisions
+def test_canopies_move_no_point_by_rounding(dtype):
+    """Every centre is there twice: a point is as near to one as to the other."""
+    rng = np.random.default_rng(0)
+    rows, centers = rng.normal(50, 9, (200, 7)).astype(dtype), rng.normal(50, 9, (5, 7)).astype(dtype)
+    labels = reference.search_nearest(rows, centers)[0] + 5 * rng.integers(2, size=200)
+    labels = labels.astype(np.int32)
+    np.testing.assert_array_equal(assign_in_one_canopy(rows, np.concatenate([centers, centers]), labels), labels)
+
+
+def test_canopies_tell_small_clusters_far_from_the_mean_apart():
+    rng = np.random.default_rng(0)
+    rows = (1e4 + rng.normal(0, 1, (200, 7))).astype(np.float32)
+    centers = rows[:4].copy()
+    labels = make_labels(rng, 200, 4)
+    expected = reference.search_nearest(rows, centers)[0]
+    assert (assign_in_one_canopy(rows, centers, labels) == expected).mean() > 0.99
 
 
 # -- hierarchical k-means --------------------------------------------------------------------------------------------

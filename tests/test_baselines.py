@@ -19,7 +19,7 @@ from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, Hierarchic
 from closure_kmeans.baselines.approximate import grow_forest, search_forest
 from closure_kmeans.baselines.canopy import canopy_axes, centers_inside, draw_canopies
 from closure_kmeans.baselines.flat import move
-from closure_kmeans.baselines.hierarchical import assign_children
+from closure_kmeans.baselines.hierarchical import assign_children, find_copies
 from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.iteration import Clustering
@@ -193,6 +193,15 @@ def test_more_candidates_and_more_trees_find_the_nearest_centre_more_often(X):
     assert accuracy(1, 50) < accuracy(8, 50)
 
 
+def test_trees_are_cut_as_a_random_sample_of_their_centres_shows():
+    """Of centres in order, the first hundred would say that the middle is at 50."""
+    centers = np.arange(1000, dtype=np.float32)[:, np.newaxis]
+    with Threads(1) as threads:
+        forest = grow_forest(centers, 20, np.random.default_rng(0), threads)
+    assert np.ptp(forest.cuts[:, 0]) > 20
+    assert forest.cuts[:, 0] == pytest.approx(500, abs=120)
+
+
 def test_refinement_lowers_the_distortion(X):
     akm, rakm = (
         ApproximateKMeans(500, n_candidates=20, refined=refined, random_state=0).fit(X[:8000])
@@ -213,6 +222,18 @@ def test_the_fit_ends_when_the_distortion_rises_unless_it_is_refined(X):
     assert not any(rises[1])
     assert fits[0].stopped_by_ == "converged"
     assert fits[0].inertia_ == history(fits[0])[-1]
+
+
+@pytest.mark.parametrize("refined", [False, True])
+def test_only_without_refinement_a_step_may_raise_the_distortion(X, refined, monkeypatch):
+    def search(rows, centers, *arguments):
+        return np.arange(len(rows), dtype=np.int32) % len(centers), len(rows)
+
+    monkeypatch.setattr(approximate, "search_forest", search)
+    start = LloydKMeans(20, random_state=0).fit(X[:500])
+    fitted = ApproximateKMeans(20, init=start.labels_, refined=refined, max_iter=1).fit(X[:500])
+    assert (fitted.inertia_ > 1.1 * start.inertia_) == (not refined)
+    assert (fitted.history_[0].n_active == 0) == refined
 
 
 def test_the_forest_is_grown_anew_in_every_iteration(X, monkeypatch):
@@ -330,6 +351,24 @@ def test_a_child_without_points_takes_some_of_a_siblings(X):
     assert set(np.unique(nearest)) == {0, 2, 3, 5}
 
 
+@pytest.mark.parametrize("weights", [np.array([2.5]), np.arange(1.0, 7)], ids=["alike", "weighted"])
+def test_copies_of_a_row_weigh_together(weights):
+    rows = np.array([[5, 5], [1, 2], [5, 5], [3, 3], [1, 2], [5, 5]])
+    points, _ = arranged(rows.astype(np.float64), np.zeros(6, np.int32), 1)
+    copies = find_copies(points._replace(rows=rows, weights=weights))
+    each = np.broadcast_to(weights, 6)
+    np.testing.assert_array_equal(copies.points, [0, 1, 3])
+    np.testing.assert_allclose(copies.weights, [each[[0, 2, 5]].sum(), each[[1, 4]].sum(), each[3]])
+
+
+def test_predict_may_search_all_leaves(X):
+    fitted = HierarchicalKMeans(5, 2, random_state=0).fit(X[:3000])
+    new = X[3000:4000]
+    exact = fitted.predict(new, exact=True)
+    np.testing.assert_array_equal(exact, reference.search_nearest(new, fitted.cluster_centers_)[0])
+    assert 0 < (exact != fitted.predict(new)).mean() < 0.5
+
+
 def test_the_first_children_are_drawn_by_weight(X):
     """Five rows weigh far more than all others: each is the first of a child, and keeps its centre near."""
     weights = np.ones(2000)
@@ -391,6 +430,10 @@ def test_one_hundred_thousand_real_rows():
     akm, rakm = (
         ApproximateKMeans(1000, refined=refined, max_iter=8, random_state=0).fit(X) for refined in (False, True)
     )
-    for fitted in (lloyd, rakm, ClosureKMeans(1000, random_state=0, max_iter=8).fit(X)):
+    closures = [make(1000, random_state=0, max_iter=8).fit(X) for make in (ClosureKMeans, ClosureKMeans.paper)]
+    for fitted in (lloyd, rakm, *closures):
         assert all(after <= before for before, after in pairwise(history(fitted)))
     assert HierarchicalKMeans(10, 3, random_state=0).fit(X).inertia_ > akm.inertia_ > rakm.inertia_
+    settings = {"max_iter": 2, "tol": 0, "random_state": 0}
+    with_all_candidates = ApproximateKMeans(1000, n_candidates=1000, n_trees=1, **settings).fit(X)
+    assert history(with_all_candidates) == pytest.approx(history(LloydKMeans(1000, **settings).fit(X)), rel=1e-9)

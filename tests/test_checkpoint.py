@@ -198,9 +198,11 @@ def test_a_full_disk_does_not_end_the_fit(tmp_path, monkeypatch):
 
 def test_leftovers_of_a_kill_are_removed(tmp_path):
     (tmp_path / ".checkpoint.safetensors.0123abcd.safetensors").write_text("half")
-    (tmp_path / ".other").write_text("")
+    others = [".checkpoint.safetensors.backup", ".other"]
+    for name in others:
+        (tmp_path / name).write_text("")
     model(checkpoint=tmp_path, max_iter=1).fit(load_sift()[:500])
-    assert sorted(os.listdir(tmp_path)) == [".other", "checkpoint.safetensors"]
+    assert sorted(os.listdir(tmp_path)) == [*others, "checkpoint.safetensors"]
 
 
 def edited(path, **changes):

@@ -1,3 +1,4 @@
+import errno
 import io
 import json
 import os
@@ -54,7 +55,7 @@ def test_demo_without_matplotlib(run, tmp_path, monkeypatch):
         (["--clusters", "many"], "'many' is not a valid integer"),
         (["--threads", 0], "0 is not in the range x>=1"),
         (["--seed", -1], "-1 is not in the range"),
-        (["--output", "demo.txt"], "the name must end in one of .pdf, .png, .svg, got 'demo.txt'"),
+        (["--output", "demo.txt"], "the name must end in .pdf or .png or .svg, got 'demo.txt'"),
         (["--output", "nowhere/demo.png"], "the folder 'nowhere' does not exist"),
     ],
 )
@@ -65,6 +66,14 @@ def test_bad_options(run, arguments, message, tmp_path, monkeypatch):
     assert message in " ".join(result.output.split())
     assert "Traceback" not in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_picture_must_have_a_place(run, monkeypatch):
+    """Found out before anything is computed."""
+    monkeypatch.setattr("closure_kmeans.cli.common.os.access", lambda *_: False)
+    result = run("demo", "--output", "demo.png")
+    assert result.exit_code == 2
+    assert "the folder '.' cannot be written to" in result.output
 
 
 def test_help_and_version(run):
@@ -180,6 +189,10 @@ def test_fit_speaks_json(run, here):
     assert done["distortion"] == iterations[-1]["distortion"]
     assert done["rows_in_a_cluster"]["empty"] == 0
     assert done["model"] == "new.safetensors"
+    quiet = run("fit", "rows.u8bin", "-k", 40, "-o", "new.safetensors", "--json", "--quiet")
+    assert [json.loads(line)["event"] for line in quiet.stdout.splitlines()] == ["iteration"] * len(iterations) + [
+        "done"
+    ]
 
 
 def test_fit_from_standard_input(here):
@@ -205,6 +218,9 @@ def test_fit_is_resumed(run, here):
     assert resumed.exit_code == 0
     assert "going on after iteration 3 of 'ck/checkpoint.safetensors'" in resumed.output.replace("\\", "/")
     assert (here / "new.safetensors").read_bytes() == (here / "words.safetensors").read_bytes()
+    again = run(*arguments, "--resume")
+    assert again.exit_code == 0
+    assert f"the fit had converged after iteration {load('new.safetensors').n_iter_} of" in again.output
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -253,6 +269,18 @@ def test_an_interrupt_before_there_is_anything(run, here, monkeypatch):
     result = run("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "-q")
     assert (result.exit_code, result.output) == (130, "interrupted; nothing was written\n")
     assert not (here / "new.safetensors").exists()
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    arguments = ("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "-q", "--checkpoint", "ck", "--resume")
+    assert run(*arguments, "--max-iter", 2).exit_code == 0
+    before = (here / "ck" / "checkpoint.safetensors").read_bytes()
+    monkeypatch.setattr("closure_kmeans.base.arrange_points", interrupt)
+    result = run(*arguments)
+    command = " ".join(map(str, arguments))
+    assert result.exit_code == 130
+    assert "interrupted, and the checkpoint is as it was; go on with: " in result.output
+    assert result.output.endswith(f"{command}\n")
+    assert (here / "ck" / "checkpoint.safetensors").read_bytes() == before
 
 
 def test_predict(run, here):
@@ -271,6 +299,17 @@ def test_predict_in_batches(run, here, monkeypatch):
     monkeypatch.setattr("closure_kmeans.cli.common.BATCH_ROWS", 300)
     run("predict", "words.safetensors", "rows.u8bin", "-o", "labels.npy")
     np.testing.assert_array_equal(np.load("labels.npy"), load("words.safetensors").predict(load_sift()[:2000]))
+
+
+def test_a_bad_row_of_a_later_batch(run, here, monkeypatch):
+    monkeypatch.setattr("closure_kmeans.cli.common.BATCH_ROWS", 300)
+    X = load_sift()[:2000].astype(np.float32)
+    X[1007] = np.nan
+    np.save("rows.npy", X)
+    result = run("predict", "words.safetensors", "rows.npy", "-o", "labels.npy")
+    assert result.exit_code == 1
+    rule = "X must not contain NaN or infinity, but row 107 does (rows are counted from 900 on)"
+    assert rule in " ".join(result.output.split())
 
 
 def test_predict_in_a_pipe(here):
@@ -299,6 +338,39 @@ def test_nothing_that_is_read_is_overwritten(run, here, arguments):
         result.output.split()
     )
     assert {file.name: file.read_bytes() for file in here.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["0.npy", "labels.npy"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fit", "shards", "-k", 3, "-o", "new.safetensors", "--labels"),
+        ("predict", "words.safetensors", "shards", "-o"),
+        ("export", "words.safetensors", "--vectors", "shards/", "--centers"),
+    ],
+)
+def test_nothing_is_written_among_the_vectors(run, here, arguments, name):
+    (here / "shards").mkdir()
+    np.save("shards/0.npy", load_sift()[:50])
+    before = (here / "shards" / "0.npy").read_bytes()
+    result = run(*arguments, f"shards/{name}")
+    assert result.exit_code == 2
+    assert f"'shards/{name}' would become one of the files of vectors in" in " ".join(result.output.split())
+    assert os.listdir("shards") == ["0.npy"]
+    assert (here / "shards" / "0.npy").read_bytes() == before
+
+
+def test_other_files_may_lie_beside_the_vectors(run, here):
+    assert run("fit", ".", "-k", 3, "-o", "new.safetensors", "-q").exit_code == 0
+
+
+@pytest.mark.parametrize("checkpoint", ["new.safetensors", "ck"])
+def test_a_model_is_not_written_over_its_checkpoint(run, here, checkpoint):
+    (here / "ck").mkdir()
+    output = "ck/checkpoint.safetensors" if checkpoint == "ck" else checkpoint
+    result = run("fit", "rows.u8bin", "-k", 3, "-o", output, "--checkpoint", checkpoint)
+    assert result.exit_code == 2
+    assert f"'{output}' would be overwritten" in result.output
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
@@ -334,6 +406,17 @@ def test_what_is_wrong_with_standard_input(here):
     result = process("predict", "words.safetensors", "-", "-o", "-", input=(here / "rows.u8bin").read_bytes())
     assert result.returncode == 1
     assert b"Error: standard input must begin like a .npy file" in result.stderr
+
+
+def test_standard_input_that_finds_no_room(run, here, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("closure_kmeans.cli.common.shutil.copyfileobj", fail)
+    result = run("predict", "words.safetensors", "-", "-o", "labels.npy")
+    assert result.exit_code == 1
+    assert "Error: standard input could not be kept in '" in result.output
+    assert "': No space left on device" in result.output
 
 
 def test_evaluate(run, here):
@@ -423,6 +506,11 @@ def test_export(run, here):
             "'rows.u8bin' must be a folder, but is a file",
         ),
         ("predict rows.u8bin rows.u8bin -o l.npy", 1, "'rows.u8bin' cannot be read as a model"),
+        (
+            "predict rows.npy words.safetensors -o l.npy",
+            1,
+            "'rows.npy' must begin like a .safetensors file, but it begins like a .npy file",
+        ),
         ("predict words.safetensors words.safetensors -o l.npy", 1, "must end in one of .npy"),
         ("predict words.safetensors rows.u8bin -o -l.txt", 2, "the name must end in .npy"),
         ("info empty", 1, "the folder 'empty' must hold files of vectors of one kind, but there is none"),
@@ -430,6 +518,7 @@ def test_export(run, here):
 )
 def test_bad_calls(run, here, arguments, code, message):
     (here / "empty").mkdir()
+    np.save("rows.npy", load_sift()[:50])
     before = sorted(path.name for path in here.iterdir())
     result = run(*arguments.split())
     assert result.exit_code == code, result.output

@@ -2,11 +2,14 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -18,7 +21,8 @@ from closure_kmeans import ClosureKMeans
 from closure_kmeans.cli import main as commands
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans, layout, passes
-from closure_kmeans.distributed.cluster import local_cluster
+from closure_kmeans.distributed.cluster import MERGED_TOGETHER, local_cluster, plan_merges
+from closure_kmeans.distributed.driver import FEWEST_MERGED, MERGED_BYTES, count_merged
 from closure_kmeans.distributed.files import FIT, fit_folder, shared_folder
 from closure_kmeans.slabs import Totals
 from closure_kmeans.vectors import save_vectors
@@ -26,6 +30,27 @@ from closure_kmeans.vectors import save_vectors
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
+fsspec = pytest.importorskip("fsspec")
+psutil = pytest.importorskip("psutil")
+local_files = pytest.importorskip("fsspec.implementations.local")
+
+# Seconds that a test may take: what waits for a cluster could wait for ever. Many kills take longer.
+LIMIT, LIMIT_OF_MANY_KILLS = 240, 3600
+
+
+@pytest.fixture(autouse=True, name="_bounded")
+def bound_the_time(request):
+    """A test that hangs fails, and does not stop all others."""
+    limit = LIMIT_OF_MANY_KILLS if request.node.get_closest_marker("exhaustive") else LIMIT
+
+    def give_up(*_):
+        raise TimeoutError(f"{request.node.name} must end within {limit} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(limit)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="module", name="X")
@@ -74,7 +99,7 @@ def bits(model):
 @pytest.mark.slow
 def test_it_is_as_good_as_on_one_machine(all_rows, threads):
     one = ClosureKMeans(400, random_state=0).fit(all_rows)
-    for n_partitions in (3, 20):  # the sums of 20 are merged by tasks
+    for n_partitions in (3, 40):  # the sums of 40 are merged by tasks
         many = new_model(threads, 400, n_partitions=n_partitions, max_iter=100).fit(all_rows)
         assert many.inertia_ < 1.01 * one.inertia_
         assert many.history_[-1].accuracy > 0.95
@@ -85,7 +110,7 @@ def test_it_is_as_good_as_on_one_machine(all_rows, threads):
 def test_borders_are_none_for_clusters(X, threads, monkeypatch):
     """Without the centres that are entered, points would be shut in."""
     good = new_model(threads, n_partitions=8, max_iter=12).fit(X).inertia_
-    monkeypatch.setattr(passes, "centers_near", lambda arrays, number: np.empty(0, np.int32))
+    monkeypatch.setattr(passes, "centers_near", lambda arrays, layout, number: np.empty(0, np.int32))
     shut_in = new_model(threads, n_partitions=8, max_iter=12).fit(X).inertia_
     assert shut_in > 1.01 * good
 
@@ -166,7 +191,7 @@ def test_callbacks_and_interrupts(X, threads):
 
 def test_the_same_bytes_on_any_workers(X, threads, processes):
     """Three threads, two processes, and two processes one of which is killed and loses its results."""
-    settings = {"n_partitions": 18, "max_iter": 4}  # more than the driver merges by itself
+    settings = {"n_partitions": 2 * FEWEST_MERGED, "max_iter": 4}  # so many sums are merged by tasks
     expected = bits(new_model(threads, **settings).fit(X))
     assert bits(new_model(processes, **settings).fit(X)) == expected
 
@@ -217,6 +242,29 @@ def test_storage_elsewhere(X, threads):
     assert not folder.list("input")
 
 
+def test_storage_elsewhere_of_several_processes(X, threads, processes, tmp_path):
+    """A protocol that is not taken for a folder, though it is one: workers write there, and have copies."""
+    expected = bits(new_model(threads, max_iter=2).fit(X))
+    elsewhere = new_model(processes, max_iter=2, storage=f"simplecache::file://{tmp_path}/fit")
+    assert bits(elsewhere.fit(X)) == expected
+
+
+def test_shards_elsewhere(shards, threads):
+    """Of an .npy file elsewhere only rows that are needed are fetched, and no copy is made."""
+    expected = bits(new_model(threads, max_iter=3).fit(shards))
+    folder = shared_folder("memory://shards")
+    for path in shards.iterdir():
+        folder.save(path.name, np.load(path))
+    assert bits(new_model(threads, max_iter=3).fit("memory://shards")) == expected
+    assert not list(folder._copies().glob("*"))
+    files, root = folder.place()
+    files.pipe_file(f"{root}/1.npy", files.cat_file(f"{root}/1.npy")[:-100])
+    with pytest.raises(
+        ValueError, match=r"'memory://.*shards/1.npy' should have 1000 x 128 values .* but has 512028 bytes"
+    ):
+        new_model(threads).fit("memory://shards")
+
+
 def test_a_fit_goes_on(X, threads, tmp_path):
     expected = new_model(threads, max_iter=5).fit(X)
     first = new_model(threads, storage=tmp_path / "fit", max_iter=3).fit(X)
@@ -242,6 +290,15 @@ def test_nothing_else_in_the_storage_is_touched(threads, X, tmp_path):
         np.save(tmp_path / name / "own.npy", X[:900])
     new_model(threads, storage=tmp_path, max_iter=2).fit(tmp_path / "input")
     assert {path.parent.name for path in tmp_path.glob("*/own.npy")} == {"input", "labels", "centers", "sorted"}
+
+
+@pytest.mark.exhaustive
+def test_many_kills():
+    """Twenty workers and five drivers, at random moments."""
+    from benchmarks.scale import kills
+
+    assert kills.kill_workers(20)["n_same"] == 20
+    assert kills.kill_drivers(5)["n_same"] == 5
 
 
 DRIVER = """
@@ -320,8 +377,45 @@ def test_a_shard_that_vanishes(shards, threads, monkeypatch):
 
     lay_out = layout.lay_out
     monkeypatch.setattr("closure_kmeans.distributed.estimator.lay_out", remove_and_lay_out)
-    with pytest.raises((OSError, ValueError), match=r"1\.npy"):
+    with pytest.raises(ValueError, match=r"1\.npy' cannot be read as vectors: .*No such file"):
         new_model(threads).fit(shards)
+
+
+def test_a_shard_that_shrinks(shards, threads, monkeypatch):
+    """A file that is whole, but not the one that was looked at."""
+
+    def cut_and_lay_out(*arguments, **settings):
+        save_vectors(shards / "1.npy", np.load(shards / "1.npy")[:900])
+        return lay_out(*arguments, **settings)
+
+    lay_out = layout.lay_out
+    monkeypatch.setattr("closure_kmeans.distributed.estimator.lay_out", cut_and_lay_out)
+    with pytest.raises(ValueError, match=r"1\.npy' must stay as it was, but had 1000 rows or more, and now has 900"):
+        new_model(threads).fit(shards)
+
+
+@pytest.mark.parametrize("name", ["rows/000001.npy", "labels/000002/000001.npy", "centers/000002.safetensors"])
+def test_files_of_a_fit_that_are_cut(X, threads, tmp_path, name):
+    """Nothing half written is taken for whole."""
+    new_model(threads, max_iter=2, storage=tmp_path).fit(X)
+    cut(tmp_path / FIT / name)
+    with pytest.raises(ValueError, match=name):
+        new_model(threads, max_iter=3, storage=tmp_path).fit(X)
+    assert not (tmp_path / FIT / "centers" / "000003.safetensors").exists()
+
+
+def test_bad_blocks_of_a_dask_array(X, threads):
+    rows = X[:3000].astype(np.float32)
+    rows[1017, 3] = np.nan
+    message = r"block-000001.npy': X must not contain NaN or infinity, but row 17 does"
+    with pytest.raises(ValueError, match=message):
+        new_model(threads).fit(da.from_array(rows, chunks=(1000, -1)))
+    wide = da.from_delayed(dask.delayed(np.ones)((10, 130), np.float32), (10, 128), np.float32)
+    blocks = da.concatenate([da.from_array(rows[:1000]), wide])
+    with pytest.raises(
+        ValueError, match=r"block-000001.npy' must have the width of '.*block-000000.npy', 128, but has 130"
+    ):
+        new_model(threads).fit(blocks)
 
 
 def test_rows_without_a_direction(shards, threads):
@@ -351,6 +445,23 @@ def test_storage_that_fills(X, threads, monkeypatch, tmp_path, name):
     assert bits(new_model(threads, max_iter=4, storage=tmp_path / "fit").fit(X)) == expected
 
 
+@pytest.mark.parametrize("protocol", ["memory", "simplecache::file"])
+def test_storage_elsewhere_that_fills(protocol, tmp_path, monkeypatch):
+    """What was written in part has no name by which it could be taken for whole."""
+    folder = shared_folder(f"{protocol}://{tmp_path}")
+    folder.save("centers/000001.npy", np.ones((4, 2)))
+
+    def put_a_part(source, target, **_):
+        if protocol == "simplecache::file":
+            Path(target).write_bytes(Path(source).read_bytes()[:-8])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(folder.place()[0], "put_file", put_a_part, raising=False)
+    with pytest.raises(OSError, match=r"centers/000002\.npy' could not be written: No space left on device"):
+        folder.save("centers/000002.npy", np.ones((4, 2)))
+    assert folder.list("centers") == ["centers/000001.npy"]
+
+
 def end_the_worker():
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -360,9 +471,43 @@ def test_a_worker_that_keeps_dying(X):
     block = da.from_delayed(dask.delayed(end_the_worker)(), (10, 128), np.uint8)
     rows = da.concatenate([da.from_array(X[:100]), block, da.from_array(X[100:200])])
     with dask.config.set({"distributed.scheduler.allowed-failures": 1}), local_cluster(1) as cluster:
-        message = r"writing the rows: .* ended its worker 2 times, and is given up"
+        message = r"writing the rows: .*end_the_worker.* ended its worker 2 times, and is given up"
         with pytest.raises(ChildProcessError, match=message):
             new_model(cluster.scheduler_address, 5).fit(rows)
+
+
+class DeadlyFiles(local_files.LocalFileSystem):
+    """A folder with a file that ends the worker that looks at it."""
+
+    protocol = "deadly"
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.removeprefix("deadly://"))
+
+    def size(self, path):
+        if path.endswith("1.npy"):
+            end_the_worker()
+        return super().size(path)
+
+
+class KnowsDeadlyFiles(distributed.WorkerPlugin):
+    def setup(self, worker):
+        fsspec.register_implementation("deadly", DeadlyFiles, clobber=True)
+
+
+@pytest.mark.slow
+def test_a_shard_that_ends_its_worker(shards):
+    fsspec.register_implementation("deadly", DeadlyFiles, clobber=True)
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        local_cluster(1) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        client.register_plugin(KnowsDeadlyFiles())
+        message = rf"reading the headers: deadly://{shards}/1.npy ended its worker 2 times, and is given up"
+        with pytest.raises(ChildProcessError, match=message):
+            new_model(client).fit(f"deadly://{shards}")
 
 
 @pytest.mark.parametrize(
@@ -433,7 +578,7 @@ def test_rows_are_shared_out_in_order(tmp_path):
 
 
 @pytest.mark.parametrize("n_centers", [5, 700])
-def test_tasks_find_the_centers_near_partitions(tmp_path, n_centers):
+def test_tasks_find_the_centers_near_partitions(tmp_path, n_centers, monkeypatch):
     """Those of the 64 nearest cells of each centre, and of the nearest centre of each cell; each pair once."""
     rng = np.random.default_rng(0)
     cells, centers = rng.normal(size=(360, 4)), rng.normal(size=(n_centers, 4))
@@ -442,11 +587,31 @@ def test_tasks_find_the_centers_near_partitions(tmp_path, n_centers):
     found = passes.Layout(np.zeros(4), None, cells, partition_of, np.arange(37), cells[:1], 1, False)
     folder.save_record(passes.LAYOUT, found)
     folder.save("centers.npy", centers)
-    pairs = [passes.find_near(passes.Partition(folder, i), "centers.npy", n_centers) for i in range(36)]
+    monkeypatch.setattr(passes, "CENTERS_READ", 300)
+    near = [passes.find_near(passes.Partition(folder, i), "centers.npy", n_centers) for i in range(36)]
+    pairs = [pair for part in near for pair in zip(part.partitions.tolist(), part.centers.tolist(), strict=True)]
     distances = ((centers[:, np.newaxis] - cells) ** 2).sum(axis=2)
-    expected = {(partition_of[cell], i) for i in range(n_centers) for cell in np.argsort(distances[i])[:64]}
-    expected |= {(partition_of[cell], center) for cell, center in enumerate(distances.argmin(axis=0))}
-    assert {divmod(int(pair), n_centers) for pair in np.concatenate(pairs)} == expected
+    nearest_cells = np.argsort(distances, axis=1)[:, :64]
+    expected = {(partition_of[cell], i) for i in range(n_centers) for cell in nearest_cells[i]}
+    assert set(pairs) == expected
+    assert len(pairs) == len(expected)
+    assert (np.concatenate([part.nearest for part in near]) == distances.argmin(axis=0)).all()
+
+
+@pytest.mark.parametrize("n_results", [1, 16, 31, 32, 33, 100, 160, 1600, 16000])
+def test_the_tree_of_merges(n_results):
+    """Every result is in one group of each level, in order; enough are left that none is a large part of all."""
+    left = list(range(n_results))
+    for groups in plan_merges(n_results, 16):
+        assert all(1 <= group.stop - group.start <= MERGED_TOGETHER for group in groups)
+        assert [i for group in groups for i in range(n_results)[group]] == list(range(n_results))
+        n_results = len(groups)
+    assert len(left) < 32 or 16 <= n_results < 32
+
+
+def test_merged_sums_stay_small():
+    assert count_merged(1000, 128) == FEWEST_MERGED
+    assert 8 * 128 * 10_000_000 / count_merged(10_000_000, 128) < MERGED_BYTES
 
 
 def test_sums_are_merged():
@@ -464,6 +629,58 @@ def test_sums_are_merged():
     assert (merged.n_active, merged.n_pairs, len(merged.watched)) == (8, 12, 4)
 
 
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+def test_our_workers_keep_freed_memory(processes):
+    """What they keep is read by the C library as a process starts."""
+    environments = processes.run(lambda: Path("/proc/self/environ").read_text()) if sys.platform == "linux" else {}
+    for environment in environments.values():
+        assert "MALLOC_MMAP_THRESHOLD_=33554432" in environment.split("\0")
+
+
+def test_nobody_else_can_reach_our_workers():
+    """All ports are those of this machine, and there is no dashboard."""
+    with local_cluster(1) as cluster:
+        ours = psutil.Process()
+        ports = [port for process in (ours, *ours.children(recursive=True)) for port in process.net_connections()]
+        assert {port.laddr.ip for port in ports if port.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
+        for page in ("status", "info/main/workers.html", "json/counts.json"):
+            with pytest.raises(HTTPError, match="404"):
+                urlopen(cluster.dashboard_link.replace("status", page))
+
+
+@pytest.fixture(name="security")
+def certificate(tmp_path):
+    """A certificate that vouches for itself."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl makes the certificate")
+    key, cert = (str(tmp_path / name) for name in ("key.pem", "cert.pem"))
+    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=test", "-days", "2"]
+    subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    roles = {
+        f"tls_{role}_{what}": path
+        for role in ("scheduler", "worker", "client")
+        for what, path in (("cert", cert), ("key", key))
+    }
+    return distributed.Security(tls_ca_file=cert, require_encryption=True, **roles)
+
+
+def test_connections_may_be_encrypted(X, threads, security):
+    expected = bits(new_model(threads, max_iter=2).fit(X))
+    with local_cluster(1, processes=False, protocol="tls://", security=security) as cluster:
+        assert cluster.scheduler_address.startswith("tls://")
+        with distributed.Client(cluster.scheduler_address, set_as_default=False, security=security) as client:
+            assert bits(new_model(client, max_iter=2).fit(X)) == expected
+        files = {"ca-file": security.tls_ca_file}
+        files |= {"client.cert": security.tls_client_cert, "client.key": security.tls_client_key}
+        with dask.config.set({f"distributed.comm.tls.{name}": file for name, file in files.items()}):
+            assert bits(new_model(cluster.scheduler_address, max_iter=2).fit(X)) == expected
+        with pytest.raises((TypeError, RuntimeError, OSError), match=r"(?i)tls|security|ssl"):
+            new_model(cluster.scheduler_address, max_iter=2).fit(X)
+
+
 # -- the command line --------------------------------------------------------------------------------------------------
 
 
@@ -472,6 +689,7 @@ def run_command(*arguments):
 
 
 def test_the_command_line(shards, threads, tmp_path):
+    """A cluster at an address, then one of its own."""
     output, labels, storage = (tmp_path / name for name in ("model.safetensors", "labels.npy", "fit"))
     command = ["fit", shards, "-k", 30, "-o", output, "--labels", labels, "--partitions", 3, "--max-iter", 2]
     command += ["--dask", threads.scheduler.address, "--storage", storage]
@@ -486,6 +704,10 @@ def test_the_command_line(shards, threads, tmp_path):
     assert again.exit_code == 2
     assert "holds a fit: add --resume to go on with it" in again.output
     assert run_command(*command, "--resume").exit_code == 0
+    local = ["--dask", "local", "--threads", 2, "--partitions", 3, "--max-iter", 2]
+    done = run_command("fit", shards, "-k", 30, "-o", output, *local)
+    assert done.exit_code == 0, done.output
+    assert closure_kmeans.load(output).cluster_centers_.tobytes() == expected.cluster_centers_.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -495,12 +717,26 @@ def test_the_command_line(shards, threads, tmp_path):
         (["--dask", "local", "--paper"], "--paper is for fits on one machine"),
         (["--dask", "local", "--memory-limit", "1GB"], "--memory-limit is for fits on one machine"),
         (["--dask", "local", "--resume"], "--resume needs --storage"),
+        (["memory://rows"], "vectors at a URL need --dask, got 'memory://rows'"),
     ],
 )
 def test_bad_commands(shards, tmp_path, options, message):
-    done = run_command("fit", shards, "-k", 10, "-o", tmp_path / "model.safetensors", *options)
+    vectors = [] if "://" in options[0] else [shards]
+    done = run_command("fit", *vectors, "-k", 10, "-o", tmp_path / "model.safetensors", *options)
     assert done.exit_code == 2
     assert message in done.output
+
+
+def test_the_command_line_takes_urls(shards, threads, tmp_path):
+    folder = shared_folder("memory://for-the-command")
+    for path in shards.iterdir():
+        folder.save(path.name, np.load(path))
+    command = ["-k", 30, "-o", tmp_path / "model.safetensors", "--max-iter", 2, "--dask", threads.scheduler.address]
+    done = run_command("fit", "memory://for-the-command", *command)
+    assert done.exit_code == 0, done.output
+    missing = run_command("fit", "memory://nowhere", *command)
+    assert missing.exit_code != 0
+    assert "there is nothing at 'memory://nowhere'" in missing.output
 
 
 def test_without_dask(monkeypatch, X):

@@ -165,3 +165,37 @@ def test_the_trainer_that_opencv_dropped(rows):
             trainer.add(wrong)
     trainer.clear()
     assert trainer.descriptorsCount() == 0
+
+
+def test_opencv_finds_the_words_of_the_trainer(rows):
+    cv2 = pytest.importorskip("cv2")
+    words = BOWKMeansTrainer(40, random_state=0).cluster(rows[:3000])
+    model = ClosureKMeans(40, random_state=0).fit(rows[:3000])
+    found = [match.trainIdx for match in cv2.BFMatcher().match(rows[:300].astype(np.float32), words)]
+    assert found == model.predict(rows[:300]).tolist()
+
+
+def test_the_trainer_takes_what_opencv_took(rows):
+    cv2 = pytest.importorskip("cv2")
+    criteria = (cv2.TERM_CRITERIA_COUNT + cv2.TERM_CRITERIA_EPS, 2, 0.001)
+    few = BOWKMeansTrainer(40, criteria, 1, cv2.KMEANS_PP_CENTERS, random_state=0).cluster(rows[:3000])
+    expected = ClosureKMeans(40, max_iter=2, random_state=0).fit(rows[:3000]).cluster_centers_
+    np.testing.assert_array_equal(few, expected)
+    unlimited = BOWKMeansTrainer(40, (cv2.TERM_CRITERIA_EPS, 2, 0.001), random_state=0).cluster(rows[:3000])
+    np.testing.assert_array_equal(unlimited, BOWKMeansTrainer(40, random_state=0).cluster(rows[:3000]))
+
+
+def test_the_best_of_several_attempts(rows, monkeypatch):
+    fits = []
+
+    class Watched(ClosureKMeans):
+        def fit(self, X):
+            fits.append(super().fit(X))
+            return self
+
+    monkeypatch.setattr("closure_kmeans.retrieval.exchange.ClosureKMeans", Watched)
+    words = BOWKMeansTrainer(40, attempts=3, random_state=0).cluster(rows[:3000])
+    assert len({model.inertia_ for model in fits}) == 3
+    np.testing.assert_array_equal(words, min(fits, key=lambda model: model.inertia_).cluster_centers_)
+    with pytest.raises(ValueError, match="attempts must be at least 1, got 0"):
+        BOWKMeansTrainer(40, attempts=0)

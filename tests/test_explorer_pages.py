@@ -1,22 +1,31 @@
-import asyncio
+import html
 import io
+import json
 import re
+import shlex
+import socket
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
 
+import httpx2
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from starlette.testclient import TestClient
 
-from closure_kmeans import ClosureKMeans
+from closure_kmeans import ClosureKMeans, cli
 from closure_kmeans.explorer import queries, query_pages
 from closure_kmeans.explorer.app import make_app
 from closure_kmeans.explorer.catalog import Catalog
 from closure_kmeans.explorer.fit import Fit, fit_of_checkpoint, fit_of_model
 from closure_kmeans.explorer.metadata import Metadata
 from closure_kmeans.explorer.queries import Searches
+from closure_kmeans.explorer.server import running
 from tests.explorer_data import make_catalog, make_index, make_rows, write_photos
 
 HERE = "http://127.0.0.1:8643"
@@ -237,6 +246,19 @@ def test_a_query_by_a_photo_that_is_sent(client, photos):
     assert client.get("/uploads/unknown/picture").status_code == 404
 
 
+@pytest.mark.parametrize("asked", ["image=7", "image=7&rerank=no", "image=7&box=40,40,220,180"])
+def test_the_command_finds_the_same(photos, tmp_path, asked):
+    index = make_index(photos)
+    index.save(tmp_path / "photos.index")
+    page = only(searches=Searches(index, str(tmp_path / "photos.index"), tmp_path)).get(f"/query?{asked}")
+    command = shlex.split(html.unescape(re.search(r'<code id="command">([^<]+)<', page.text)[1]))
+    assert command[0] == "closure-kmeans"
+    said = CliRunner().invoke(cli.main, [*command[1:], "--json"])
+    assert said.exit_code == 0, said.output
+    found = [result["name"] for result in json.loads(said.stdout)]
+    assert found == [index.names[image] for image in results_on(page)]
+
+
 def test_lines_lie_on_the_pictures(client, searches):
     a, b = searches.index.number_of("temple0-0.jpg"), searches.index.number_of("temple0-1.jpg")
     text = client.get(f"/query/match?image={a}&result={b}").text
@@ -317,53 +339,72 @@ def test_old_photos_are_forgotten(searches, photos, monkeypatch):
     assert [upload.path.exists() for upload in kept] == [False, False, True, True, True]
 
 
-def test_a_hundred_queries_are_queued_and_pages_still_come(catalog, searches, monkeypatch):
-    """No more searches run at a time than there are threads for them; a page passes them by."""
-    app = make_app(catalog, searches)
-    running, most, lock, go = 0, 0, threading.Lock(), threading.Event()
-    answer = Searches.answer
+def test_a_hundred_photos_are_queued_and_pages_still_come(catalog, searches, photos, monkeypatch):
+    """No more searches run at a time than there are threads for them; pages pass them by, and no photo is lost."""
+    names = [path.name for path in sorted(photos.iterdir())]
+    app, answer = make_app(catalog, searches), Searches.answer
+    arrived, at_work, most, lock, go = 0, 0, 0, threading.Lock(), threading.Event()
+
+    async def counted(scope, receive, send):
+        nonlocal arrived
+        arrived += scope["type"] == "http" and scope["path"] == "/query" and b"upload=" in scope["query_string"]
+        await app(scope, receive, send)
 
     def slow(self, question):
-        nonlocal running, most
+        nonlocal at_work, most
         with lock:
-            running += 1
-            most = max(most, running)
+            at_work += 1
+            most = max(most, at_work)
         go.wait(60)
         with lock:
-            running -= 1
+            at_work -= 1
         return answer(self, question)
 
+    def send_and_ask(url, name):
+        content = (photos / name).read_bytes()
+        sent = httpx2.post(f"{url}/uploads?name={name}", content=content, timeout=120, trust_env=False)
+        return httpx2.get(f"{url}/query?upload={sent.json()['upload']}", timeout=120, trust_env=False)
+
     monkeypatch.setattr(Searches, "answer", slow)
-
-    async def status(path):
-        sent = []
-
-        async def receive():
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        async def send(message):
-            sent.append(message)
-
-        path, _, query = path.partition("?")
-        headers = [(b"host", b"localhost:8643")]
-        scope = {"type": "http", "method": "GET", "path": path, "query_string": query.encode(), "headers": headers}
-        await app(scope | {"http_version": "1.1", "scheme": "http", "server": ("localhost", 8643)}, receive, send)
-        return sent[0]["status"]
-
-    async def everything():
-        asked = [asyncio.create_task(status(f"/query?image={i % 12}")) for i in range(100)]
-        await asyncio.sleep(0.05)
-        page = await asyncio.wait_for(status("/"), 30)
-        choice = await asyncio.wait_for(status("/query"), 30)
-        picture = await asyncio.wait_for(status("/items/3/picture"), 30)
-        waiting = sum(not task.done() for task in asked)
-        go.set()
-        return page, choice, picture, waiting, await asyncio.gather(*asked)
-
-    page, choice, picture, waiting, statuses = asyncio.run(everything())
-    assert (page, choice, picture, waiting) == (200, 200, 200, 100)
-    assert statuses == [200] * 100
+    with running(counted) as url, ThreadPoolExecutor(100) as people:
+        asked = [people.submit(send_and_ask, url, names[i % len(names)]) for i in range(100)]
+        try:
+            deadline = time.monotonic() + 60
+            while arrived < 100 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            pages = ("/", "/clusters/3", "/items/3/picture", "/map", "/map.bin", "/query", "/index/3/picture", "/fit")
+            statuses = [httpx2.get(url + path, timeout=30, trust_env=False).status_code for path in pages]
+            waiting = sum(not one.done() for one in asked)
+        finally:
+            go.set()
+        answers = [one.result(120) for one in asked]
+    assert arrived == 100
+    assert statuses == [200] * len(pages)
+    assert waiting == 100
     assert most == query_pages.SEARCH_THREADS
+    assert [one.status_code for one in answers] == [200] * 100
+    found = [searches.index.names[results_on(one)[0]] for one in answers]
+    assert found == [names[i % len(names)] for i in range(100)]
+
+
+def test_pictures_do_not_wait_for_photos(catalog, searches, photos, monkeypatch):
+    go = threading.Event()
+    keep = Searches.keep
+    monkeypatch.setattr(Searches, "keep", lambda self, upload: (go.wait(60), keep(self, upload))[1])
+    content = (photos / "flower0-0.jpg").read_bytes()
+    with running(make_app(catalog, searches)) as url, ThreadPoolExecutor(20) as people:
+        sent = [
+            people.submit(httpx2.post, f"{url}/uploads", content=content, timeout=120, trust_env=False)
+            for _ in range(20)
+        ]
+        try:
+            statuses = [
+                httpx2.get(f"{url}/items/{i}/picture", timeout=30, trust_env=False).status_code for i in range(3)
+            ]
+        finally:
+            go.set()
+        assert [one.result(120).status_code for one in sent] == [201] * 20
+    assert statuses == [200] * 3
 
 
 # -- safe by default ---------------------------------------------------------------------------------------------------
@@ -394,14 +435,6 @@ def test_the_token(catalog):
     assert client.get("/").status_code == 200  # by the cookie
     assert "secret" not in client.get("/?token=secret").text  # links may be given to others
     assert TestClient(app, cookies={"closure-kmeans-80": "wrong"}).get("/").status_code == 403
-
-
-def test_every_answer_has_the_policy(client):
-    for path in ("/", "/nowhere", "/items/0/picture", "/static/style.css", "/map.bin"):
-        headers = client.get(path).headers
-        assert "default-src 'none'" in headers["content-security-policy"]
-        assert "unsafe" not in headers["content-security-policy"]
-        assert headers["x-content-type-options"] == "nosniff"
 
 
 def test_pages_keep_to_the_policy(client):
@@ -451,10 +484,57 @@ def test_numbers_of_nothing(client, number):
     assert client.get("/", params={"q": number}).status_code in (200, 400)
 
 
-PATHS = [
-    *("/", "/clusters/{}", "/clusters/{}/picture", "/clusters/{}/glance", "/items/{}", "/items/{}/picture", "/map"),
-    *("/map.bin", "/fit", "/query", "/query/match", "/uploads/{}/picture", "/index/{}/picture", "/static/{}", "/{}"),
-]
+def apps(catalog, searches):
+    """All that an explorer can be given: everything, one thing, nothing."""
+    fit = fit_of_model(catalog.model)
+    yield make_app(catalog, searches, lambda: fit)
+    yield make_app(catalog)
+    yield make_app(Catalog(catalog.model))
+    yield make_app(searches=searches)
+    yield make_app()
+
+
+@pytest.fixture(scope="module")
+def clients(catalog, searches):
+    return [TestClient(app, base_url=HERE) for app in apps(catalog, searches)]
+
+
+def paths_of(app):
+    return [re.sub(r"{\w+}", "{}", route.path) for route in app.routes]
+
+
+def holds_to_the_policy(answer):
+    policy = answer.headers["content-security-policy"]
+    return (
+        "default-src 'none'" in policy
+        and "unsafe" not in policy
+        and answer.headers["x-content-type-options"] == ("nosniff")
+    )
+
+
+def test_every_route_has_the_policy_and_its_guard(clients):
+    for client in clients:
+        for path in [*paths_of(client.app), "/nowhere"]:
+            for method in ("GET", "HEAD", "POST", "DELETE"):
+                for part in ("0", "style.css", "none"):
+                    address = path.format(part)
+                    answer = client.request(method, address, follow_redirects=False)
+                    assert answer.status_code < 500, (method, address)
+                    assert holds_to_the_policy(answer), (method, address)
+                foreign = client.request(method, path.format(0), headers={"host": "evil.example"})
+                assert foreign.status_code == 403, (method, path)
+                assert holds_to_the_policy(foreign), (method, path)
+
+
+def test_no_route_answers_without_the_token(catalog, searches):
+    client = TestClient(make_app(catalog, searches, hosts=None, token="secret"), base_url=HERE)
+    for path in paths_of(client.app):
+        for method in ("GET", "HEAD", "POST"):
+            answer = client.request(method, path.format(0), params={"token": "secre"})
+            assert answer.status_code == 403, (method, path)
+            assert holds_to_the_policy(answer)
+
+
 NAMES = [
     "sort",
     "order",
@@ -483,14 +563,60 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=400)
-@given(path=st.sampled_from(PATHS), part=TEXTS, params=st.lists(st.tuples(st.sampled_from(NAMES), TEXTS), max_size=5))
-def test_malformed_requests_are_the_askers_mistake(client, path, part, params):
-    from urllib.parse import quote
+HEADERS = {
+    "host": st.sampled_from(["127.0.0.1:8643", "localhost", "evil.example", "", "[", "a" * 300, "127.0.0.1:x", "::1"]),
+    "origin": st.sampled_from([HERE, "null", "", "http://", "evil", "http://localhost:1"]),
+    "cookie": st.text(st.characters(codec="latin-1", exclude_categories=["Cc"]), max_size=20),
+    "range": st.sampled_from(["bytes=0-1", "bytes=-", "x"]),
+    "content-length": st.sampled_from(["0", "-1", "x", "9" * 30]),
+    "content-type": st.sampled_from(["multipart/form-data", "application/json", "x"]),
+}
 
-    answer = client.get(path.format(quote(part, safe="")), params=params)
+
+@settings(max_examples=600)
+@given(data=st.data(), part=TEXTS, params=st.lists(st.tuples(st.sampled_from(NAMES), TEXTS), max_size=5))
+def test_malformed_requests_are_the_askers_mistake(clients, data, part, params):
+    client = data.draw(st.sampled_from(clients))
+    path = data.draw(st.sampled_from([*paths_of(client.app), "/{}", "/{}/{}"]))
+    method = data.draw(st.sampled_from(["GET"] * 4 + ["HEAD", "POST", "PUT", "DELETE", "OPTIONS", "BREW"]))
+    headers = data.draw(st.fixed_dictionaries({}, optional=HEADERS))
+    written = {name: value.encode("latin-1") for name, value in headers.items()}
+    answer = client.request(method, path.format(*2 * [quote(part, safe="")]), params=params, headers=written)
     assert answer.status_code < 500
     assert "Traceback" not in answer.text
+    assert holds_to_the_policy(answer)
+
+
+RAW = [
+    b"GET /\r\n\r\n",
+    b"GET / HTTP/1.1\r\n\r\n",  # no host
+    b"\x00\xff\x16\x03\x01\x02\r\n\r\n",
+    b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /items/1/../../../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /static/..%2f..%2fapp.py HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /items/%ff%fe%00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /?q=%ff%fe&sort=%zz& HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nCookie: \xff\xfe=\x80\r\nno colon\r\n\r\n",
+    b"POST /uploads HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+    b"POST /uploads HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /uploads HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nno",
+]
+
+
+def test_malformed_bytes_are_the_askers_mistake(catalog, searches):
+    """What no client library would send: an answer of 4xx, and the server goes on."""
+    with running(make_app(catalog, searches)) as url:
+        host, port = url.removeprefix("http://").split(":")
+        for raw in RAW:
+            with socket.create_connection((host, int(port)), 30) as line:
+                line.sendall(raw)
+                said = line.recv(1 << 16)
+            assert re.match(rb"HTTP/1.1 4\d\d ", said), raw[:80]
+            assert b"Traceback" not in said
+        with socket.create_connection((host, int(port)), 30) as line:  # one who goes away in the middle of a photo
+            line.sendall(b"POST /uploads HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nhalf")
+        assert httpx2.get(url, timeout=30, trust_env=False).status_code == 200
 
 
 @settings(max_examples=60)

@@ -1,3 +1,5 @@
+import errno
+import os
 import sys
 
 import faiss
@@ -8,7 +10,7 @@ import pytest
 from closure_kmeans import ClosureKMeans
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.export import list_members, save_faiss, save_members, save_table, to_faiss
-from closure_kmeans.vectors import open_vectors
+from closure_kmeans.vectors import open_vectors, save_vectors
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,34 @@ def test_table(model, rows, tmp_path, monkeypatch):
     centered = rows - rows.mean(axis=0)
     variances = np.linalg.svd(centered, compute_uv=False)[:2] ** 2 / len(rows)
     np.testing.assert_allclose(places.var(axis=1), variances, rtol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "save"),
+    [
+        ("rows.npy", lambda path, model, rows: save_vectors(path, rows)),
+        ("rows.u8bin", lambda path, model, rows: save_vectors(path, rows)),
+        ("rows.bvecs", lambda path, model, rows: save_vectors(path, rows)),
+        ("words.faiss", lambda path, model, rows: save_faiss(path, to_scale(model))),
+        ("members.npz", lambda path, model, rows: save_members(path, np.tile(model.labels_, 10), 50)),
+        ("table.parquet", lambda path, model, rows: save_table(path, rows, model.labels_, np.ones(len(rows)))),
+    ],
+)
+def test_a_disk_that_fills(model, rows, small_disk, name, save):
+    path = small_disk / name
+    path.write_text("old")
+    with pytest.raises(OSError, match=rf"{name}' could not be written: .*No space left on device") as caught:
+        save(path, model, rows)
+    assert caught.value.errno == errno.ENOSPC
+    assert os.listdir(small_disk) == [name]
+    assert path.read_text() == "old"
+
+
+def to_scale(model):
+    """The same model with more centres than a small disk holds."""
+    large = ClosureKMeans(50)
+    large.cluster_centers_ = np.tile(model.cluster_centers_, (10, 1))
+    return large
 
 
 def test_a_table_of_one_column(tmp_path):

@@ -12,6 +12,7 @@ from hypothesis.strategies import integers
 from PIL import Image
 
 from closure_kmeans.features import ImageError, load_image
+from closure_kmeans.features.images import at_most, read_picture
 
 RNG = np.random.default_rng(0)
 COLORS = cv2.GaussianBlur(RNG.integers(0, 256, (48, 64, 4), np.uint8), (0, 0), 2)
@@ -102,6 +103,8 @@ def test_max_side():
     assert np.array_equal(load_image(GREY, max_side=64), GREY)
     assert load_image(GREY[:1], max_side=10).shape == (1, 10)
     np.testing.assert_allclose(load_image(GREY, max_side=32), GREY.reshape(24, 2, 32, 2).mean(axis=(1, 3)), atol=1)
+    noise = RNG.integers(0, 256, (48, 64), np.uint8)
+    np.testing.assert_allclose(load_image(noise, max_side=16), noise.reshape(12, 4, 16, 4).mean(axis=(1, 3)), atol=1)
     for options in ({"max_side": 0}, {"max_pixels": 0}):
         with pytest.raises(ValueError, match="must be at least 1, got 0"):
             load_image(GREY, **options)
@@ -164,6 +167,8 @@ def test_jpeg(tmp_path):
         shrunk = load_image(path, max_side=max_side)
         assert shrunk.shape == expected.shape
         np.testing.assert_allclose(shrunk, expected, atol=6)
+    decoded = read_picture(path, "x", at_most(100), 10**6)  # no larger than it must be
+    assert (decoded.pixels.shape, decoded.full_size) == ((96, 128), (1024, 768))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -222,6 +227,16 @@ def test_files_that_are_refused(content, message, tmp_path):
     with pytest.raises(ImageError, match=message) as error:
         load_image(path)
     assert str(error.value).startswith(f"'{path}' must ")
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "ICO", "PCX"])
+def test_whole_files_of_other_kinds_are_refused(kind, tmp_path):
+    """Pillow would read them: each decoder is one more to attack."""
+    path = write(tmp_path / "x.png", encoded(GREY, kind))
+    with Image.open(path) as image:
+        assert image.format == kind
+    with pytest.raises(ImageError, match=r"must be an image in one of JPEG, PNG, WEBP, BMP, PPM, got \d+ bytes"):
+        load_image(path)
 
 
 def test_files_that_are_none(tmp_path):

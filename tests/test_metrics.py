@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import reference
+from test_kernels import make_partition
 
 from closure_kmeans import metrics
 from closure_kmeans.partition import RandomPartition
@@ -29,11 +31,20 @@ def test_assignment_accuracy():
     assert metrics.assignment_accuracy(X[:1], [[3.0, 0.0], [0.0, 3.0]], [1]) == 1  # as near as the first
 
 
+def test_the_exact_assignment_is_accurate_whatever_the_rounding():
+    rng = np.random.default_rng(0)
+    for dtype in (np.float32, np.float64):
+        X, centers = (rng.normal(1000, 1, (size, 40)).astype(dtype) for size in (2000, 100))
+        labels, _ = metrics.exact_labels(X, centers)
+        assert metrics.assignment_accuracy(X, centers, labels) == 1
+
+
 def test_distance_ratio():
     """Row 1 goes from distance sqrt(18) to 1, row 3 from 9 to 1, and the others stay."""
     ratio = metrics.distance_ratio(X, CENTERS, [0, 1, 1, 0], [0, 0, 1, 2])
     assert ratio == pytest.approx([1 - 1 / np.sqrt(18), 1 - 1 / 9])
     assert len(metrics.distance_ratio(X, CENTERS, [0, 1, 1, 0], [0, 1, 1, 0])) == 0
+    assert metrics.distance_ratio(X[:1], CENTERS, [0], [1]).tolist() == [-np.inf]  # it left a centre that it was on
 
 
 def test_coverage():
@@ -45,6 +56,17 @@ def test_coverage():
     assert metrics.coverage(old, new, [second]) == 1
     assert metrics.coverage(old, new, [first, partition([0], [2, 3, 1])]) == 1
     assert metrics.coverage(old, old, [first]) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_coverage_is_that_of_the_closures(seed):
+    """Leaves of points in any order; clusters that only the old or only the new labels know."""
+    rng = np.random.default_rng(seed)
+    old, new = rng.integers(8 + seed % 3, size=60), rng.integers(8 + seed // 3 % 3, size=60)
+    partitions = [make_partition(rng, 60, 20) for _ in range(1 + seed % 4)]
+    closures = reference.closures(old, 11, partitions)
+    covered = [point in closures[new[point]] for point in np.flatnonzero(old != new)]
+    assert 0.1 < metrics.coverage(old, new, partitions) == np.mean(covered) < 1
 
 
 def test_normalized_mutual_information():
@@ -71,3 +93,7 @@ def test_bad_input():
         metrics.distance_ratio(X, CENTERS, [0, 1, 1, 0], [0, 1, 1])
     with pytest.raises(ValueError, match=r"new_labels must have shape \(4,\), one per row, got \(3,\)"):
         metrics.coverage([0, 1, 1, 0], [0, 1, 1], [partition([0, 1, 2, 3])])
+    with pytest.raises(TypeError, match="labels must hold integers, got float64"):
+        metrics.coverage([0.5, 1, 1, 0], [0, 1, 1, 0], [partition([0, 1, 2, 3])])
+    with pytest.raises(ValueError, match=r"labels must lie in 0\.\.1, got values in -1\.\.1"):
+        metrics.coverage([-1, 1, 1, 0], [0, 1, 1, 0], [partition([0, 1, 2, 3])])

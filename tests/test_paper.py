@@ -206,6 +206,19 @@ def test_adapters_cluster(library, method):
     assert exact["distortion"] * 0.95 < row["distortion"] < exact["distortion"] * 1.15
 
 
+def test_parts_of_libraries_do_the_work_of_ours():
+    """Exact k-means from one start ends alike; trees and forests are about as good."""
+    pytest.importorskip("faiss")
+    from benchmarks import parts
+
+    rows = data.load("sift", 3000, None)
+    X = rows.astype(np.float32)
+    forest, _ = parts.make_forest_parts(rows, 300)
+    for part, tolerance in ((parts.exact_part(X, 30), 1e-4), (parts.hierarchical_part(X, 3), 0.05), (forest, 0.2)):
+        ours, *others = (part.judge(run(2)) for run in part.methods.values())
+        assert others == pytest.approx([ours] * len(others), rel=tolerance)
+
+
 def test_without_npm_drawn_clothes_stand_in(tmp_path, monkeypatch):
     monkeypatch.setattr(images, "CACHE", tmp_path)
     monkeypatch.setenv("PATH", "")

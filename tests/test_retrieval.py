@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,16 +21,20 @@ from closure_kmeans.retrieval import (
     Collection,
     Extraction,
     ImageIndex,
+    Matches,
     Verification,
     Vocabulary,
+    Words,
     align,
     append,
     average_precision,
+    beyond_chance,
     collect,
     invert,
     learn_vocabulary,
     load_collection,
     load_vocabulary,
+    match_images,
     place,
     rank,
     read_oxford,
@@ -45,7 +50,6 @@ from closure_kmeans.retrieval.experiment import Plan, compare
 from closure_kmeans.retrieval.inverted import Ranking
 from closure_kmeans.retrieval.pictures import draw_matches, draw_results, draw_rows
 from closure_kmeans.retrieval.stages import FEATURES, WORDS, resume
-from closure_kmeans.retrieval.verification import is_beyond_chance
 from closure_kmeans.vectors import FileFormatError
 
 N_OBJECTS, SIDE = 6, 160
@@ -393,28 +397,78 @@ def test_pictures_without_common_words():
 
 
 def test_rerank_puts_verified_images_first():
-    ranking = Ranking(np.array([7, 3, 9, 1, 4]), np.array([0.9, 0.8, 0.7, 0.6, 0.5]))
-    found, inliers = rerank(ranking, np.array([3, 4, 20, 4]))
-    assert found.images.tolist() == [9, 3, 1, 7, 4]
-    assert found.scores.tolist() == [0.7, 0.8, 0.6, 0.9, 0.5]
-    assert inliers.tolist() == [20, 4, 4, 3, 0]
+    ranking = Ranking(np.array([7, 3, 9, 1, 4, 2]), np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4]))
+    inliers, verified = np.array([3, 9, 20, 9, 15]), np.array([False, True, True, True, False])
+    assert ranking.images[rerank(ranking, inliers, verified)].tolist() == [9, 3, 1, 7, 4, 2]
+
+
+def picture(rng, n_words):
+    """Regions with words and places of their own."""
+    places = np.column_stack([rng.uniform(0, 400, (500, 2)), np.full(500, 9.0), np.zeros(500)])
+    return place(rng.integers(0, n_words, 500), places)
 
 
 def test_inliers_count_as_much_as_chance_does_not_explain():
     """Two pictures that have nothing in common but a few words, each in many places: some are in place by chance."""
     rng = np.random.default_rng(0)
+    one, other = picture(rng, 500), picture(rng, 500)
+    matches = match_images(one, other, np.array([0]))
+    assert matches.places[0] > 4
+    assert not beyond_chance(matches, 0.04).any()
+    assert beyond_chance(matches._replace(places=3 * matches.places), 0.04).all()
+    assert beyond_chance(match_images(one, one, np.array([0])), 0.04).all()
+    few = np.array([0, 1, 3, 3])
+    assert not beyond_chance(Matches(np.array([0, 1, 3, 10**6]), few, few), 0.04).any()
 
-    def picture(n_words):
-        places = np.column_stack([rng.uniform(0, 400, (500, 2)), np.full(500, 9.0), np.zeros(500)])
-        return place(rng.integers(0, n_words, 500), places)
 
-    one, other = picture(500), picture(500)
-    n_inliers = len(align(one, other).pairs)
-    assert n_inliers > 4
-    assert not is_beyond_chance(one, other, n_inliers, 0.04)
-    assert is_beyond_chance(one, other, 3 * n_inliers, 0.04)
-    assert is_beyond_chance(one, one, len(align(one, one).pairs), 0.04)
-    assert not is_beyond_chance(picture(10**6), picture(10**6), 3, 0.04)
+@pytest.mark.parametrize("verifier", ["matches", "opencv"])
+def test_regions_in_one_place_count_once(verifier):
+    """Two pictures of other things that have the same letter, with many regions in it."""
+    rng = np.random.default_rng(0)
+
+    def spread(reach):
+        far = [[0, 0, 9, 0], [400, 400, 9, 0]]  # of words that the other picture lacks
+        return np.vstack([np.column_stack([rng.uniform(0, reach, (30, 2)), np.full(30, 9), np.zeros(30)]), far])
+
+    for reach, expected in ((10, False), (400, True)):
+        keypoints = spread(reach)
+        one = place(np.arange(32), keypoints)
+        other = place(np.append(np.arange(30), [40, 41]), keypoints)
+        matches = match_images(one, other, np.array([0]), Verification(verifier=verifier))
+        assert matches.pairs[0] == matches.inliers[0] == 30
+        assert beyond_chance(matches, 0.04).tolist() == [expected]
+
+
+def test_beyond_chance_by_hand():
+    """A hundred pairs, each in place with a chance of one in a hundred: the sums of the binomial law."""
+    tolerance = math.sqrt(0.01 / math.pi)
+    exactly = [math.comb(99, i) * 0.01**i * 0.99 ** (99 - i) for i in range(100)]
+    by_chance = {n: 100 * sum(exactly[n - 1 :]) for n in range(1, 20)}
+    for n, expected in by_chance.items():
+        for n_images in (1, 10, 1000):
+            found = beyond_chance(Matches(*np.array([[100], [50], [n]]).repeat(n_images, axis=1)), tolerance)
+            assert found.tolist() == [n >= 4 and n_images * expected < 0.01] * n_images
+    assert 0.01 / 1000 < by_chance[9] < 0.01  # nine places verify one image, and none of a thousand
+
+
+@pytest.mark.parametrize("verifier", ["matches", "opencv"])
+def test_chance_does_not_change_the_ranking(vocabulary, verifier):
+    """Pictures of something else that have a few inliers by chance stay where their scores put them."""
+    rng = np.random.default_rng(0)
+    pictures = [picture(rng, 400) for _ in range(12)]
+    words, keypoints = (np.concatenate([one[i] for one in pictures]) for i in range(2))
+    names = [f"{number}.png" for number in range(12)]
+    offsets = 500 * np.arange(13)
+    made = ImageIndex(vocabulary)
+    made.add(
+        Collection(names, None, keypoints, np.empty((0, 128)), offsets, [], Extraction()), Words(words[:, None], None)
+    )
+    plain = made.search(made.query_of(0), n_results=None)
+    found = made.search(made.query_of(0), n_results=None, n_rerank=8, verification=Verification(verifier=verifier))
+    assert [result.image for result in found] == [result.image for result in plain]
+    assert [result.verified for result in found] == [True] + [False] * 11
+    assert max(result.inliers for result in found[1:8]) >= 4
+    assert [result.inliers for result in found[8:]] == [None] * 4  # not looked at
 
 
 def test_more_words_than_descriptors(collection):

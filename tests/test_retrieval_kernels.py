@@ -115,6 +115,20 @@ def test_find_inliers():
         assert _kernels.find_inliers(keypoints, others, pairs, flat, (9.0, 9.0), inliers) == 0
 
 
+def test_count_carried():
+    rng = np.random.default_rng(0)
+    keypoints = circles(rng, 20)
+    others = moved(keypoints, rng, noise=6)
+    pairs = np.array([(i, j) for i in range(20) for j in (i, (i + 7) % 20, i)])
+    ends = np.vstack([keypoints[pairs[:, 0], :2].T, others[pairs[:, 1], :2].T]).astype(np.float64)
+    transform = reference.transform_between(keypoints[3], others[3], 4)
+    for tolerances in ((12.0, 12.0), (5.0, 100.0), (100.0, 9.0), (1.0, 1.0)):
+        alone = [reference.find_inliers(keypoints, others, pair[np.newaxis], transform, tolerances) for pair in pairs]
+        assert _kernels.count_carried(ends, transform, tolerances) == sum(map(len, alone))
+    for flat in (np.zeros((2, 3)), np.full((2, 3), np.nan)):
+        assert _kernels.count_carried(ends, flat, (9.0, 9.0)) == 0
+
+
 def test_fit_affine():
     rng = np.random.default_rng(0)
     keypoints, others = circles(rng, 9), circles(rng, 9)
@@ -148,6 +162,20 @@ def test_verify_pairs_that_all_agree():
     assert len(_kernels.verify_pairs(keypoints, keypoints, pairs, 4, (1.0, 1.0), np.empty((2, 3)))) == 6
 
 
+def test_count_places():
+    rng = np.random.default_rng(0)
+    keypoints = circles(rng, 60)
+    others = circles(rng, 60)
+    pairs = np.column_stack([np.arange(60), np.arange(60)])
+    sizes = set()
+    for tolerances in ((5.0, 5.0), (60.0, 1.0), (1.0, 60.0), (40.0, 40.0), (1e4, 0.0), (0.0, 0.0)):
+        expected = reference.count_places(keypoints, others, pairs, tolerances)
+        assert _kernels.count_places(keypoints, others, pairs, tolerances) == expected
+        sizes.add(expected)
+    assert {1, 60} < sizes
+    assert _kernels.count_places(keypoints, others, pairs[:0], (1.0, 1.0)) == 0
+
+
 def test_reach():
     assert _kernels.reach(np.array([[3, 10, 0, 0], [9, 2, 0, 0], [4, 4, 0, 0]], np.float32)) == 8
 
@@ -162,14 +190,15 @@ def test_verify_images():
         [0, 20, 30, 50],
     )
     images = np.array([2, 0, 1])
-    n_inliers = np.full(3, -1)
+    counts = np.full((3, 3), -1)
     arrays = query.words, query.keypoints, others.offsets, others.words, others.keypoints
-    _kernels.verify_images(*arrays, images, 4, 0.04, n_inliers, 0, 3)
-    for image, found in zip(images, n_inliers, strict=True):
+    _kernels.verify_images(*arrays, images, 4, 0.04, *counts, 0, 3)
+    for image, found in zip(images, counts.T, strict=True):
         own = others.of(image)
         pairs = reference.match_words(query.words, own.words, 64, 2000)
         tolerances = [0.04 * np.ptp(one.keypoints[:, :2], axis=0).max() for one in (query, own)]
-        expected = reference.verify_pairs(query.keypoints, own.keypoints, pairs, 4, tolerances)[1] if len(pairs) else ()
-        assert found == len(expected)
-    assert n_inliers[1] == 20
-    assert n_inliers[2] == 0
+        inliers = reference.verify_pairs(query.keypoints, own.keypoints, pairs, 4, tolerances)[1] if len(pairs) else ()
+        n_places = reference.count_places(query.keypoints, own.keypoints, inliers, tolerances)
+        assert found.tolist() == [len(pairs), len(inliers), n_places]
+    assert counts[1].tolist()[1:] == [20, 0]
+    assert counts[2, 1] > 10

@@ -5,7 +5,10 @@ import subprocess
 import tempfile
 from itertools import pairwise
 
+import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import reference
 from hypothesis import given, settings
@@ -128,10 +131,15 @@ def test_files(X, dtype, tmp_path):
     (tmp_path / "shards").mkdir()
     for i in range(2):
         (tmp_path / f"{i}.npy").rename(tmp_path / "shards" / f"{i}.npy")
+    column = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), X.shape[1])
+    pq.write_table(pa.table({"vector": column}), tmp_path / "rows.parquet", row_group_size=700)
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file.create_dataset("train", data=X, chunks=(70, 128))
     model = ClosureKMeans(100, memory_limit=limit(X, 5), random_state=0, max_iter=4)
     expected = bits(model.fit(X))
-    for source in (np.load(tmp_path / "rows.npy", mmap_mode="r"), open_vectors(tmp_path / "shards")):
-        assert bits(model.fit(source)) == expected
+    for name in ("rows.npy", "shards", "rows.parquet", "rows.h5"):
+        for n_jobs in (1, 4):
+            assert bits(model.set_params(n_jobs=n_jobs).fit(open_vectors(tmp_path / name))) == expected
 
 
 def test_starts_from_centers_and_models(X):
@@ -177,7 +185,8 @@ def test_a_disk_that_is_too_small(X, tmp_path):
     if mounted.returncode != 0:
         pytest.skip("a small disk takes the right to mount one")
     try:
-        with pytest.raises(OSError, match="No space left on device"):
+        rule = rf"scratch must have room for 2,560,000 bytes, but '{tmp_path}': No space left on device"
+        with pytest.raises(OSError, match=rule):
             ClosureKMeans(10, memory_limit="50MB", scratch=tmp_path).fit(X)
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)

@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -8,11 +9,12 @@ import pandas as pd
 import pytest
 from mutations import read_mutated
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from sklearn.exceptions import NotFittedError
 
 import closure_kmeans
 from closure_kmeans import ClosureKMeans, load, quantizer
+from closure_kmeans._files import unfinished
 from closure_kmeans._tensors import KEY
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.vectors import FileFormatError
@@ -254,16 +256,34 @@ def test_ten_thousand_damaged_models(model, path):
     assert memory < 4 * path.stat().st_size + (8 << 20)
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A disk of 64 kB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip("a small disk takes the right to mount one")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+KILLED = """
+import resource, signal
+from pathlib import Path
+import numpy as np
+from closure_kmeans._tensors import write_tensors
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # larger files are a reason to die
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+write_tensors(Path({path!r}), "model", {{"zeros": np.zeros(100_000)}}, {{}})
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_kill_while_writing_leaves_what_can_be_found_again(path):
+    done = subprocess.run([sys.executable, "-c", KILLED.format(path=str(path))])
+    assert done.returncode == -signal.SIGXFSZ
+    assert list(path.parent.iterdir()) == list(unfinished(path))
+    assert len(list(unfinished(path))) == 1
+
+
+def test_other_tools_read_it(model, path):
+    model.save(path, training=True)
+    arrays = load_file(path)
+    np.testing.assert_array_equal(arrays["cluster_centers_"], model.cluster_centers_)
+    np.testing.assert_array_equal(arrays["labels_"], model.labels_)
+    with safe_open(path, "np") as file:
+        metadata = file.metadata()
+    save_file(arrays, path.with_name("library"), metadata)
+    assert path.read_bytes() == path.with_name("library").read_bytes()
 
 
 def test_a_disk_that_fills(model, rows, small_disk):

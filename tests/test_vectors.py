@@ -346,7 +346,18 @@ def test_optional_libraries_are_named(tmp_path, monkeypatch):
                 open_vectors(path)
 
 
+@pytest.mark.parametrize(
+    "X", [values(".fbin"), np.asfortranarray(values(".fbin")), values(".fbin").astype(np.float16)[::2], np.arange(5)]
+)
+def test_npy_is_as_numpy_has_it(X, tmp_path):
+    save_vectors(tmp_path / "ours.npy", X)
+    np.save(tmp_path / "numpy.npy", np.ascontiguousarray(X))
+    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
+
+
 def test_writers_lose_nothing(tmp_path):
+    with pytest.raises(ValueError, match=r"an \.npy file holds numbers, which object is not"):
+        save_vectors(tmp_path / "a.npy", np.ones((2, 2), object))
     with pytest.raises(ValueError, match=r"a \.fbin file holds float32, which float64 does not fit"):
         save_vectors(tmp_path / "a.fbin", np.ones((2, 2)))
     with pytest.raises(ValueError, match="must have two dimensions, and rows and columns, got shape"):
@@ -389,6 +400,21 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, trouble):
         assert caught.value.errno == errno.ENOSPC
     assert list(tmp_path.iterdir()) == [path]
     assert np.load(path).all()
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".fvecs", ".fbin"])
+def test_a_write_that_ends_early_says_why(tmp_path, suffix):
+    """The limit of the system on the size of files stands for a full disk."""
+    resource = pytest.importorskip("resource")
+    path = tmp_path / f"a{suffix}"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(OSError, match=f"a{suffix}' could not be written: {os.strerror(errno.EFBIG)}"):
+            save_vectors(path, np.ones((1000, 128), np.float32))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("suffix", [".fbin", ".fvecs", ".h5", ".parquet"])

@@ -47,6 +47,15 @@ def common_start(
     return outcome.labels, outcome.centers
 
 
+@lru_cache(maxsize=1)
+def next_labels(start: tuple[Any, ...]) -> NDArray[np.int32]:
+    """Labels after one exact iteration more."""
+    data_name, n_rows, _, source, *_ = start
+    _, centers = common_start(*start)
+    labels, _ = metrics.exact_labels(data.load(data_name, n_rows, source), centers)
+    return labels
+
+
 def start_of(job: Measurement) -> tuple[Any, ...]:
     """What the common start of an experiment's runs depends on."""
     return job.data, job.n_rows, job.n_clusters, job.source, job.seed, job.threads, job.settings["iteration"]
@@ -82,8 +91,8 @@ def coverage(job: Measurement) -> Row:
     pair in ``neighborhoods`` is a point of the curve: so many trees united, with leaves of so many points.
     """
     X = load_rows(job)
-    old_labels, centers = common_start(*start_of(job))
-    new_labels, _ = metrics.exact_labels(X, centers, job.threads)
+    old_labels, _ = common_start(*start_of(job))
+    new_labels = next_labels(start_of(job))
     rng = np.random.default_rng(job.seed)
     curve = []
     with Threads(job.threads) as threads:

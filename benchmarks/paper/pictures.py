@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from benchmarks import data
-from benchmarks.paper.measure import NEAR_BORDER
+from benchmarks.paper.measure import NEAR_BORDER, RATIO_EDGES
 from benchmarks.paper.plan import Experiment, Group, Panel
 from benchmarks.results import Row
 
@@ -44,6 +44,8 @@ def draw_fit(experiment: Experiment, group: Group, x: str, axes: Axes) -> None:
         axes.plot(*zip(*points, strict=True), "o-", color=curve.color, lw=width, ms=4, label=curve.label)
         if kind == "distortion" and x == "seconds":  # that of the centres, each row at its nearest
             axes.plot(*group[curve.label]["curve"][-1], "D", color=curve.color, ms=6, mec="white")
+    if kind == "distortion":
+        axes.plot([], [], "D", color=INK, ms=6, mec="white", label="end, exactly assigned")
     limit_values(axes, [points for _, points in curves], kind)
     if x == "seconds":
         plain_log_scale(axes.set_xscale, axes.xaxis)
@@ -66,12 +68,12 @@ def limit_values(axes: Axes, curves: list[list[tuple[float, float]]], kind: str)
     """Leave out what is far worse than where the curves end."""
     ends = [points[-1][1] for points in curves]
     values = [value for points in curves for _, value in points]
-    low, high = min(ends), max(ends)
-    spread = max(high - low, 1e-3 * abs(high))
+    spread = max(max(ends) - min(ends), 1e-3 * abs(max(ends)))
+    margin = 0.1 * spread
     if kind == "distortion":
-        axes.set_ylim(min(values) - 0.1 * spread, high + 2 * spread)
+        axes.set_ylim(min(values) - margin, min(max(values) + margin, max(ends) + 2 * spread))
     else:
-        axes.set_ylim(low - 1.2 * spread, max(values) + 0.1 * spread)
+        axes.set_ylim(max(min(values) - margin, min(ends) - 1.2 * spread), max(values) + margin)
 
 
 # -- distance ratio, coverage, candidates ----------------------------------------------------------------------------
@@ -88,7 +90,7 @@ def draw_ratio(experiment: Experiment, group: Group, axes: Axes) -> None:
     axes.axvline(NEAR_BORDER, color=INK, lw=1, ls=":")
     note = f"{NEAR_BORDER}: 90 % lie to the left,\nsays the paper"
     axes.text(NEAR_BORDER + 0.01, 0.93, note, transform=axes.get_xaxis_transform(), va="top", size=8.5, color=INK)
-    axes.set_xlim(-0.1, 0.4)
+    axes.set_xlim(RATIO_EDGES[0], 0.4)
     axes.set_xlabel("distance ratio")
     axes.set_ylabel("% of the active points, in steps of 0.01")
 
@@ -174,7 +176,7 @@ def draw_views(views: list[View], columns: int = 2) -> Figure:
         draw(axes)
         title = next(iter(group.values()))["data_title"].replace(", stand-in", "\nstand-in")
         axes.set_title(f"{title}\nk = {panel.n_clusters:,}", loc="left", size=9.5, color=INK)
-    add_legend(figure, all_axes[0])
+    add_legend(figure, all_axes)
     return figure
 
 
@@ -200,14 +202,18 @@ def plain_log_scale(set_scale: Callable[[str], None], axis: Axis) -> None:
     axis.set_minor_formatter("")
 
 
-def add_legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    columns = int(LETTERS_PER_INCH * figure.get_figwidth() // (max(map(len, labels)) + 7))
+def add_legend(figure: Figure, all_axes: list[Axes]) -> None:
+    """What any of the axes shows: a curve may be missing in some."""
+    shown = {}
+    for axes in all_axes:
+        handles, labels = axes.get_legend_handles_labels()
+        shown |= dict(zip(labels, handles, strict=True))
+    columns = int(LETTERS_PER_INCH * figure.get_figwidth() // (max(map(len, shown)) + 7))
     figure.legend(
-        handles,
-        labels,
+        list(shown.values()),
+        list(shown),
         loc="outside lower center",
-        ncols=max(1, min(columns, len(labels))),
+        ncols=max(1, min(columns, len(shown))),
         frameon=False,
         fontsize=9.5,
     )

@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale quality     # 1M x 128 into 10,000, on 2 to 16 partitions and on one machine; bytes too
     python -m benchmarks.scale replicas    # partitions that a cluster has points in, at 600 clusters a partition
-    python -m benchmarks.scale costs       # the constants of the model, in seconds of a core
+    python -m benchmarks.scale costs       # the constants of the model
     python -m benchmarks.scale rival       # against dask-ml's KMeans
     python -m benchmarks.scale kills       # twenty workers and five drivers killed
     python -m benchmarks.scale report      # the tables, and the model's answer for a billion rows
@@ -95,7 +95,12 @@ def measure_costs(arguments: Any, path: Path, share: int) -> Jobs:
         )
         for n_partitions in (16, 4, 1)
     ]
-    return [(driver, lambda: [costs.measure_driver(10 * n_clusters, 128)]), *tasks]
+    cluster = {"what": "cluster", "workers": arguments.workers}
+    return [
+        (driver, lambda: [costs.measure_driver(10 * n_clusters, 128)]),
+        (cluster, lambda: [costs.measure_cluster(arguments.workers)]),
+        *tasks,
+    ]
 
 
 def run_rival(arguments: Any, path: Path, share: int) -> Jobs:

@@ -1,7 +1,12 @@
-"""The constants of the model: seconds of one core, which do not depend on what else the machine does meanwhile."""
+"""The constants of the model.
+
+Most are seconds of one core, which do not depend on what else the machine does meanwhile. What waits for a disk or for
+other processes can only be timed by the clock: let nothing else run.
+"""
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -10,16 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import distributed
 import numpy as np
 
 from benchmarks.results import Row
 from benchmarks.scale.model import TREE_DIMS
 from benchmarks.scale.runs import TimedCluster
+from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
 from closure_kmeans.distributed import DistributedClosureKMeans, estimator, passes
-from closure_kmeans.distributed.files import shared_folder
+from closure_kmeans.distributed.cluster import Cluster, local_cluster
+from closure_kmeans.distributed.files import SharedFolder, shared_folder
 from closure_kmeans.distributed.layout import CELLS_PER_PARTITION
 from closure_kmeans.points import Points
+from closure_kmeans.quantizer import SAMPLE_ROWS
 from closure_kmeans.slabs import Totals, means_of, no_totals
 
 ITERATIONS = 12
@@ -66,23 +75,85 @@ def measure_driver(n_clusters: int, width: int) -> Row:
     with Threads(1) as threads:
         means_of(points, totals, threads)  # compiles
         finish = best(lambda: means_of(points, totals, threads)) / totals.sums.size
-    pairs = rng.integers(2**40, size=8 * n_clusters)
-    sort = best(lambda: np.unique(pairs)) / len(pairs)
-    return {"add": add, "finish": finish, "sort": sort, "near": measure_near(n_clusters)}
+    return {"add": add, "finish": finish, "group": measure_group(n_clusters), "near": measure_near(n_clusters)}
+
+
+def measure_group(n_clusters: int, n_partitions: int = 160, n_near: int = 8) -> float:
+    """What the driver does to list the centres near each partition: seconds for one of them."""
+    rng = np.random.default_rng(0)
+    partitions = rng.integers(n_partitions, size=n_near * n_clusters).astype(np.int32)
+    ids = np.repeat(np.arange(n_clusters, dtype=np.int32), n_near)
+
+    def group() -> None:
+        members, _ = _kernels.group_by_label(partitions, n_partitions)
+        ids[members]
+
+    group()  # compiles
+    return best(group) / len(ids)
 
 
 def measure_near(n_clusters: int, n_partitions: int = 64) -> float:
     """What a task does to find the centres near partitions: seconds for a pair of a centre and one of its own cells."""
+    with tempfile.TemporaryDirectory(prefix="closure-kmeans-scale-") as temporary:
+        task = near_task(shared_folder(temporary), n_clusters, n_partitions)
+        return best(task) / (n_clusters * CELLS_PER_PARTITION)
+
+
+def near_task(folder: SharedFolder, n_clusters: int, n_partitions: int) -> Callable[[], Any]:
+    """The task of one of several partitions, in a layout that is made up."""
     rng = np.random.default_rng(0)
     cells = rng.normal(size=(n_partitions * CELLS_PER_PARTITION, TREE_DIMS)).astype(np.float32)
     partition_of = np.repeat(np.arange(n_partitions, dtype=np.int32), CELLS_PER_PARTITION)
-    layout = passes.Layout(cells[0], None, cells, partition_of, np.arange(n_partitions + 1), cells[:1], 1, False)
+    sample = np.zeros((SAMPLE_ROWS, 128), np.uint8)
+    layout = passes.Layout(cells[0], None, cells, partition_of, np.arange(n_partitions + 1), sample, 1, False)
+    folder.save_record(passes.LAYOUT, layout)
+    folder.save("centers.npy", rng.normal(size=(n_clusters, TREE_DIMS)).astype(np.float32))
+    return partial(passes.find_near, passes.Partition(folder, 0), "centers.npy", n_clusters)
+
+
+def measure_cluster(n_workers: int, n_tasks: int = 500, n_results: int = 32, n_values: int = 1 << 19) -> Row:
+    """What Dask takes for tasks that do nothing, for the bytes of results, and the storage for files."""
+    with (
+        local_cluster(n_workers) as started,
+        distributed.Client(started, set_as_default=False, direct_to_workers=True) as client,
+    ):
+        cluster = Cluster(client, verbose=0)
+
+        def run(size: int, n_tasks: int) -> float:
+            began = time.perf_counter()
+            for _ in cluster.run("", np.zeros, [(size,)] * n_tasks):
+                pass
+            return time.perf_counter() - began
+
+        run(1, n_tasks)
+        task = statistics.median(run(1, n_tasks) for _ in range(REPEATS)) / n_tasks
+        run(n_values, n_results)
+        sent = statistics.median(run(n_values, n_results) for _ in range(REPEATS)) - n_results * task
+    return {"task": task, "move": sent / (8 * n_values * n_results), **measure_files()}
+
+
+def measure_files(n_files: int = 40, n_partitions: int = 16, n_values: int = 1 << 24) -> Row:
+    """What a small file takes to be written for good, and a task that has nearly nothing to do; bytes a second."""
     with tempfile.TemporaryDirectory(prefix="closure-kmeans-scale-") as temporary:
         folder = shared_folder(temporary)
-        folder.save_record(passes.LAYOUT, layout)
-        folder.save("centers.npy", rng.normal(size=(n_clusters, TREE_DIMS)).astype(np.float32))
-        task = partial(passes.find_near, passes.Partition(folder, 0), "centers.npy", n_clusters)
-        return best(task) / (n_clusters * CELLS_PER_PARTITION)
+        labels = np.zeros(1000, np.int32)
+        save = [
+            clocked(partial(passes.save_labels, passes.Partition(folder, number), 0, labels))
+            for number in range(n_files)
+        ]
+        task = near_task(folder, n_partitions, n_partitions)
+        start = [clocked(task) for _ in range(n_files)]
+        large = np.zeros((n_values, 1), np.int32)
+        save_large = [clocked(partial(folder.save, f"large/{i}.npy", large)) for i in range(REPEATS)]
+    write = statistics.median(save)
+    storage = large.nbytes / (statistics.median(save_large) - write)
+    return {"write": write, "start": statistics.median(start), "storage": storage}
+
+
+def clocked(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
 
 
 def best(work: Callable[[], Any]) -> float:

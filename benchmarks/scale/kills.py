@@ -18,9 +18,16 @@ from benchmarks.scale.runs import digest_of
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans
 from closure_kmeans.distributed.cluster import local_cluster
+from closure_kmeans.distributed.driver import FEWEST_MERGED
 from closure_kmeans.distributed.files import FIT
 
-SETTINGS: dict[str, Any] = {"n_clusters": 400, "n_partitions": 20, "random_state": 0, "max_iter": 12, "tol": 0}
+SETTINGS: dict[str, Any] = {
+    "n_clusters": 400,
+    "n_partitions": 2 * FEWEST_MERGED,
+    "random_state": 0,
+    "max_iter": 12,
+    "tol": 0,
+}
 
 
 def fit(address: str, storage: str | None = None) -> str:

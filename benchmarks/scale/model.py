@@ -1,7 +1,8 @@
 """The cost of an iteration on a cluster: bytes, flops, memory and time, from constants that were measured.
 
 An iteration is: every partition assigned by a task; the sums merged and sent to the driver; the driver's own work, all
-of it serial; the next file of centres read by workers. The time is the sum of these, each as long as its slowest part.
+of it serial; the centres near partitions found by tasks; the next file of centres read by workers. The time is the sum
+of these, each as long as its slowest part.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from closure_kmeans.distributed.cluster import LEFT_TO_THE_DRIVER, MERGED_TOGETHER
+from closure_kmeans.distributed.cluster import MERGED_FETCHED_TOGETHER, plan_merges
+from closure_kmeans.distributed.driver import count_merged
 from closure_kmeans.distributed.layout import CELLS_PER_PARTITION
+from closure_kmeans.distributed.passes import CENTERS_READ, sums_bytes
 
 
 @dataclass(frozen=True)
@@ -21,35 +24,42 @@ class Machine:
     cores: int = 16
     memory: float = 64e9
     network: float = 1.25e9  # bytes a second, 10 Gbit/s
-    storage: float = 1.0e9  # bytes a second that it reads from the storage that all share
+    storage: float = 1.0e9  # bytes a second that it reads from, or writes to, the storage that all share
     holds_rows: bool = True  # whether its share of the rows stays in its memory, if that is large enough
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Measured by ``python -m benchmarks.scale costs``: seconds of one core."""
+    """Measured by ``python -m benchmarks.scale costs`` and ``replicas``: seconds, the first five of one core."""
 
-    assign: float  # a point and iteration: labels read, coordinates, tree, assignment, sums, labels written
-    add: float  # a value of the sums, for the driver to add it
+    assign: float  # a point and iteration: coordinates, tree, assignment, sums
+    add: float  # a value of the sums, to add it
     near: float  # a pair of centre and cell, for the workers to find which are near each other
-    sort: float  # a pair of centre and partition that it is near, for the driver to list it
+    group: float  # a pair of centre and partition that it is near, for the driver to list it
     finish: float  # a value of the centres: from the sums to the file
+    task: float  # a task sent, and told of as done
+    move: float  # a byte of a result, from a worker to the driver: packed, sent and unpacked
+    start: float  # what a task takes however little it has to do: files that are opened
+    write: float  # a file written for good, however small
     replicas: float  # partitions that a cluster has points in, on average, where each has about 600 clusters
+    merged: float  # sums of a cluster that reach the driver, on average, where tasks have merged them
     entered: float  # partitions that a centre is entered into, on average
-    task: float  # of the scheduler, for a task
 
 
 class Iteration(NamedTuple):
-    """What an iteration takes: bytes in all, bytes of memory, seconds."""
+    """What an iteration takes: seconds, bytes in all, bytes of memory."""
 
     assign: float
-    read: float
+    rows: float
+    labels: float
     merge: float
+    sums: float
     add: float
     near: float
-    sort: float
-    finish: float
+    list: float
     centers: float
+    read: float
+    files: float
     tasks: float
     sums_bytes: float
     wire_bytes: float
@@ -59,32 +69,32 @@ class Iteration(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        return sum(self[:9])
+        return sum(self[: len(PARTS)])
 
     @property
     def bottleneck(self) -> str:
         """The longest part."""
-        names = {
-            "assign": "the workers' cores",
-            "read": "reading the rows from the storage",
-            "merge": "the network that the sums come by",
-            "add": "the driver, adding the sums",
-            "near": "the workers, finding the centres near each partition",
-            "sort": "the driver, listing the centres near each partition",
-            "finish": "the driver, computing and writing the centres",
-            "centers": "reading the centres",
-            "tasks": "the scheduler",
-        }
-        return names[max(names, key=lambda name: getattr(self, name))]
+        return PARTS[max(PARTS, key=lambda name: getattr(self, name))]
 
 
+# What takes time, and who is meant.
+PARTS = {
+    "assign": "the workers' cores",
+    "rows": "reading the rows from the storage",
+    "labels": "reading and writing the labels",
+    "merge": "merging the sums",
+    "sums": "the driver, receiving the sums",
+    "add": "the driver, adding the sums",
+    "near": "the workers, finding the centres near each partition",
+    "list": "the driver, listing the centres near each partition",
+    "centers": "the driver, computing and writing the centres",
+    "read": "reading the centres",
+    "files": "opening and writing files",
+    "tasks": "the scheduler",
+}
 TREE_DIMS = 16
 LEAF_CANDIDATES = 80  # clusters that a point is tested with
-
-
-def sums_bytes(n_entries: float, width: int) -> float:
-    """Bytes of the sums of so many clusters: float64 sums, size and squares, an int32 id."""
-    return n_entries * (8 * width + 20)
+FILES_OF_THE_DRIVER = 2  # the coordinates of the centres, and the centres
 
 
 def iteration(
@@ -104,37 +114,41 @@ def iteration(
     row_bytes = row_bytes or width
     n_rounds = math.ceil(n_partitions / n_cores)
     per_partition = n_points / n_partitions
-    # A cluster lies in several partitions; merged, it comes to the driver nearly once.
+    # A cluster lies in several partitions, and in fewer groups of them.
     entries = n_clusters * constants.replicas
-    n_levels = max(0, math.ceil(math.log(n_partitions / LEFT_TO_THE_DRIVER, MERGED_TOGETHER)))
-    to_driver = sums_bytes(n_clusters * (1.2 if n_levels else constants.replicas), width)
-    one_partial = sums_bytes(entries / n_partitions, width)
-    # On each level a task fetches the sums of eight others; they grow as fewer are left.
-    merging = sum(
-        min(sums_bytes(n_clusters / LEFT_TO_THE_DRIVER, width), one_partial * MERGED_TOGETHER**level)
-        * MERGED_TOGETHER
-        / machine.network
-        for level in range(n_levels)
+    levels = [len(groups) for groups in plan_merges(n_partitions, count_merged(int(n_clusters), width))]
+    to_driver = sums_bytes(n_clusters * (constants.merged if levels else constants.replicas), width)
+    merged_task = max((sums_bytes(entries, width) / n_groups for n_groups in levels), default=0.0)
+    # On each level a task fetches the sums of several others and adds them: no more than there were at first.
+    merge = sum(
+        sums_bytes(entries, width)
+        / n_groups
+        * (math.ceil(n_groups / n_machines) / machine.network + constants.add / 8 * math.ceil(n_groups / n_cores))
+        for n_groups in levels
     )
     values = n_clusters * width
+    pairs = constants.entered * n_clusters
     rows_of_machine = n_points * row_bytes / n_machines
     in_memory = machine.holds_rows and rows_of_machine < machine.memory / 2
-    touched = entries / n_partitions + constants.entered * n_clusters / n_partitions
+    touched = entries / n_partitions + pairs / n_partitions
     centers_of_machine = min(4 * values, touched * 4 * width * n_partitions / n_machines) * 2
+    partition_memory = per_partition * (row_bytes + 4 * TREE_DIMS + 48) + touched * 12 * width
     return Iteration(
         assign=constants.assign * per_partition * n_rounds,
-        read=0.0 if in_memory else rows_of_machine / machine.storage,
-        merge=merging + to_driver / machine.network,
+        rows=0.0 if in_memory else rows_of_machine / machine.storage,
+        labels=2 * 4 * n_points / n_machines / machine.storage,
+        merge=merge,
+        sums=(constants.move + 1 / machine.network) * (to_driver + 8 * pairs),
         add=constants.add * to_driver / 8,
         near=constants.near * n_clusters * CELLS_PER_PARTITION * n_rounds,
-        sort=constants.sort * n_clusters * constants.entered,
-        finish=constants.finish * values / machine.cores + 4 * values / machine.storage,
-        centers=centers_of_machine / machine.storage,
-        tasks=constants.task * n_partitions * (2 + 1 / MERGED_TOGETHER),
+        list=constants.group * pairs,
+        centers=constants.finish * values / machine.cores + 4 * (values + TREE_DIMS * n_clusters) / machine.storage,
+        read=centers_of_machine / machine.storage,
+        files=n_rounds * (2 * constants.start + constants.write) + FILES_OF_THE_DRIVER * constants.write,
+        tasks=constants.task * (2 * n_partitions + sum(levels)),
         sums_bytes=sums_bytes(entries, width),
-        wire_bytes=(sums_bytes(entries, width) if n_levels else 0) + to_driver + 8 * constants.entered * n_clusters,
-        worker_memory=machine.cores
-        * max(per_partition * (row_bytes + 4 * TREE_DIMS + 48) + touched * 12 * width, n_clusters * 4 * TREE_DIMS),
-        driver_memory=values * (8 + 4 * 4),
+        wire_bytes=(len(levels) * sums_bytes(entries, width)) + to_driver + 8 * pairs,
+        worker_memory=machine.cores * max(partition_memory, 2 * merged_task, 4 * TREE_DIMS * CENTERS_READ),
+        driver_memory=values * (8 + 4 * 4) + MERGED_FETCHED_TOGETHER * to_driver / (levels or [n_partitions])[-1],
         flops=2 * n_points * width * LEAF_CANDIDATES,
     )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.results import Row, latest, markdown_table, read_rows
-from benchmarks.scale.model import Constants, Iteration, Machine, iteration, sums_bytes
+from benchmarks.scale.model import PARTS, Constants, Iteration, Machine, iteration
 from benchmarks.scale.simulate import Troubles, simulate
+from closure_kmeans.distributed.passes import sums_bytes
 
 COMMANDS = ("quality", "replicas", "costs", "rival", "kills")
 BILLION, MILLION, WIDTH = 1_000_000_000, 1_000_000, 128
-# Seconds that Dask's scheduler takes for a task; its own documentation says 200 µs to 1 ms.
-SCHEDULER = 1e-3
 TROUBLES = {
     "none": Troubles(),
     "one machine in twenty three times slower": Troubles(slow_share=0.05),
@@ -56,6 +57,7 @@ def quality_table(rows: list[Row]) -> str:
     lines = [
         [
             "one machine" if row["partitions"] == 0 else str(row["partitions"]),
+            "" if row["partitions"] == 0 else str(row["workers"]),
             str(row["iterations"]),
             f"{row['distortion']:,.1f}",
             f"{row['distortion'] / one['distortion'] - 1:+.2%}",
@@ -65,7 +67,7 @@ def quality_table(rows: list[Row]) -> str:
         ]
         for row in found
     ]
-    header = ("partitions", "iterations", "distortion", "", "nearest centres", "accuracy", "digest")
+    header = ("partitions", "workers", "iterations", "distortion", "", "nearest centres", "accuracy", "digest")
     title = f"{one['n_rows']:,} x {WIDTH} SIFT into {one['n_clusters']:,}"
     return f"## Quality: {title}\n\n{markdown_table(header, lines)}"
 
@@ -99,17 +101,18 @@ def replicas_table(rows: list[Row]) -> str:
 
 def constants_of(rows: dict[str, list[Row]]) -> Constants:
     tasks = [row for row in rows["costs"] if row["what"] == "tasks"]
-    driver = next(row for row in reversed(rows["costs"]) if row["what"] == "driver")
+    driver, cluster = (
+        next(row for row in reversed(rows["costs"]) if row["what"] == what) for what in ("driver", "cluster")
+    )
     spread = by_partitions(rows.get("replicas", rows.get("quality", [])))[-1]
     return Constants(
         assign=max(row["assign"] for row in tasks),
         add=driver["add"],
         near=driver["near"],
-        sort=driver["sort"],
+        group=driver["group"],
         finish=driver["finish"],
-        replicas=spread["replicas"],
-        entered=spread["entered"],
-        task=SCHEDULER,
+        **{name: cluster[name] for name in ("task", "move", "start", "write")},
+        **{name: spread[name] for name in ("replicas", "merged", "entered")},
     )
 
 
@@ -118,11 +121,15 @@ def constants_table(constants: Constants) -> str:
         ["a point assigned and summed up", f"{constants.assign * 1e6:.2f} µs of a core"],
         ["a value of the sums added", f"{constants.add * 1e9:.2f} ns"],
         ["a pair of centre and cell compared", f"{constants.near * 1e9:.2f} ns"],
-        ["a pair of centre and partition listed", f"{constants.sort * 1e9:.0f} ns"],
+        ["a pair of centre and partition listed", f"{constants.group * 1e9:.1f} ns"],
         ["a value of the centres computed", f"{constants.finish * 1e9:.2f} ns"],
+        ["a task sent, and told of as done", f"{constants.task * 1e3:.2f} ms"],
+        ["a byte of a result, to the driver", f"{constants.move * 1e9:.2f} ns"],
+        ["a task with nearly nothing to do", f"{constants.start * 1e3:.1f} ms"],
+        ["a small file written for good", f"{constants.write * 1e3:.1f} ms"],
         ["partitions that a cluster has points in", f"{constants.replicas:.2f}"],
+        ["sums of a cluster that reach the driver, merged", f"{constants.merged:.2f}"],
         ["partitions that a centre is entered into", f"{constants.entered:.2f}"],
-        ["a task, of the scheduler (taken from Dask's documentation)", f"{constants.task * 1e3:.1f} ms"],
     ]
     return f"## Constants\n\n{markdown_table(('', 'measured'), lines)}"
 
@@ -130,15 +137,18 @@ def constants_table(constants: Constants) -> str:
 def check_table(rows: dict[str, list[Row]], constants: Constants) -> str:
     """The model beside the runs."""
     lines = []
+    storage = next(row["storage"] for row in reversed(rows["costs"]) if row["what"] == "cluster")
     for row in by_partitions(rows.get("quality", [])):
         if row["partitions"] == 0 or "iteration_seconds" not in row:
             continue
-        own = Constants(**{**vars(constants), "replicas": row["replicas"], "entered": row["entered"]})
-        machine = Machine(cores=row["workers"], network=3e9, storage=2e9)
+        own = replace(constants, **{name: row[name] for name in ("replicas", "merged", "entered")})
+        # What a byte takes on this machine is in the constants.
+        machine = Machine(cores=row["workers"], network=math.inf, storage=storage)
         expected = iteration(row["n_rows"], WIDTH, row["n_clusters"], 1, own, machine, n_partitions=row["partitions"])
         lines.append(
             [
                 str(row["partitions"]),
+                str(row["workers"]),
                 f"{expected.seconds:.2f}",
                 f"{row['iteration_seconds']:.2f}",
                 f"{row['iteration_seconds'] / expected.seconds:.2f}",
@@ -148,8 +158,8 @@ def check_table(rows: dict[str, list[Row]], constants: Constants) -> str:
         )
     if not lines:
         return "The runs were made on a busy machine, and their times were not kept."
-    header = ("partitions", "model, s", "measured, s", "ratio", "model, MB", "measured, MB")
-    return f"## The model against runs: an iteration on two workers\n\n{markdown_table(header, lines)}"
+    header = ("partitions", "workers", "model, s", "measured, s", "ratio", "model, MB", "measured, MB")
+    return f"## The model against runs: an iteration on one machine\n\n{markdown_table(header, lines)}"
 
 
 def billion(n_machines: int, constants: Constants, machine: Machine) -> Iteration:
@@ -162,10 +172,7 @@ def billion_tables(constants: Constants) -> str:
     lines = [
         [
             f"{n_machines:,}",
-            *(
-                f"{getattr(found, name):.2f}"
-                for name in ("assign", "read", "merge", "add", "near", "sort", "finish", "centers", "tasks")
-            ),
+            *(f"{getattr(found, name):.2f}" for name in PARTS),
             f"**{found.seconds:.1f}**",
             f"{found.wire_bytes / 1e9:.1f}",
             f"{found.worker_memory / 1e9:.1f}",
@@ -176,7 +183,7 @@ def billion_tables(constants: Constants) -> str:
     ]
     header = (
         "machines",
-        *("assign", "rows", "merge", "add", "near", "list", "centres", "read", "tasks"),
+        *(name.replace("centers", "centres") for name in PARTS),
         *("seconds", "wire GB", "worker GB", "driver GB", "first bottleneck"),
     )
     parts = [
@@ -190,12 +197,17 @@ def billion_tables(constants: Constants) -> str:
     for n_machines, found in answers.items():
         tasks = n_machines * machine.cores
         outcomes = [
-            simulate(n_machines, machine.cores, tasks, found.assign + found.read, found.seconds - found.assign, trouble)
+            simulate(n_machines, machine.cores, tasks, of_tasks(found), found.seconds - of_tasks(found), trouble)
             for trouble in TROUBLES.values()
         ]
         lines.append([f"{n_machines:,}", *(f"{outcome.seconds:.1f}" for outcome in outcomes)])
     parts += ["## The same with stragglers and failures, simulated", markdown_table(header, lines)]
     return "\n\n".join(parts)
+
+
+def of_tasks(found: Iteration) -> float:
+    """Seconds of an iteration that are those of the tasks that assign."""
+    return found.assign + found.rows + found.labels
 
 
 def rival_table(rows: list[Row]) -> str:

@@ -21,12 +21,12 @@ import psutil
 
 from benchmarks import data
 from benchmarks.results import Row
-from benchmarks.scale import model
 from closure_kmeans import ClosureKMeans
 from closure_kmeans.distributed import DistributedClosureKMeans
-from closure_kmeans.distributed.cluster import Cluster, local_cluster
+from closure_kmeans.distributed.cluster import Cluster, local_cluster, plan_merges
+from closure_kmeans.distributed.driver import count_merged
 from closure_kmeans.distributed.files import FIT, SharedFolder, fit_folder
-from closure_kmeans.distributed.passes import labels_name
+from closure_kmeans.distributed.passes import labels_name, sums_bytes
 from closure_kmeans.metrics import distortion
 
 SCORED_ROWS = 20_000
@@ -88,7 +88,7 @@ def on_cluster(path: Path, n_clusters: int, n_partitions: int, n_workers: int, s
             ).fit(path)
             seconds = time.perf_counter() - began
         X = np.load(path, mmap_mode="r")
-        replicas = count_replicas(fit_folder(folder), n_partitions) / n_clusters
+        replicas, merged = count_sums(fit_folder(folder), n_partitions, n_clusters, X.shape[1])
         wire = [after[1] - before[1] for before, after in pairwise(marks)]
         steps = [after[0] - before[0] for before, after in pairwise(marks)]
         return facts_of(fitted, X, seconds) | {
@@ -96,7 +96,8 @@ def on_cluster(path: Path, n_clusters: int, n_partitions: int, n_workers: int, s
             "wire_bytes": statistics.median(wire),
             "wire_bytes_in_the_end": wire[-1],
             "replicas": replicas,
-            "sums_bytes": model.sums_bytes(replicas * n_clusters, X.shape[1]),
+            "merged": merged,
+            "sums_bytes": sums_bytes(replicas * n_clusters, X.shape[1]),
             "centers_bytes": max(file.stat().st_size for file in (folder / FIT / "centers").iterdir()),
             "entered": count_entered(folder) / n_clusters,
         }
@@ -104,10 +105,14 @@ def on_cluster(path: Path, n_clusters: int, n_partitions: int, n_workers: int, s
         shutil.rmtree(folder)
 
 
-def count_replicas(folder: SharedFolder, n_partitions: int) -> int:
-    """Pairs of cluster and partition that has points of it."""
+def count_sums(folder: SharedFolder, n_partitions: int, n_clusters: int, width: int) -> tuple[float, float]:
+    """Partitions that a cluster has points in, on average, and sums of it that reach the driver."""
     (version,) = (int(name.rpartition("/")[2]) for name in folder.list("labels"))
-    return sum(len(np.unique(folder.map(labels_name(version, number)))) for number in range(n_partitions))
+    present = [np.unique(folder.map(labels_name(version, number))) for number in range(n_partitions)]
+    n_before = sum(map(len, present))
+    for groups in plan_merges(n_partitions, count_merged(n_clusters, width)):
+        present = [np.unique(np.concatenate(present[group])) for group in groups]
+    return n_before / n_clusters, sum(map(len, present)) / n_clusters
 
 
 def count_entered(folder: Path) -> int:
@@ -126,7 +131,7 @@ class TimedCluster(Cluster):
     def run(self, stage: str, task: Any, arguments: Any) -> list[Any]:
         return [self._timed(task, some) for some in arguments]
 
-    def merge(self, stage: str, task: Any, arguments: Any, merge: Any) -> Any:
+    def merge(self, stage: str, task: Any, arguments: Any, merge: Any, n_left: int) -> Any:
         return (self._timed(task, some) for some in arguments)
 
     def _timed(self, task: Any, arguments: Any) -> Any:

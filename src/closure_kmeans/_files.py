@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ class FileFormatError(ValueError):
 
 
 @contextmanager
-def reading(path: Path, kind: str) -> Iterator[None]:
+def reading(path: Path | str, kind: str) -> Iterator[None]:
     """Turn whatever another library raises about a file into our own error."""
     try:
         yield
@@ -66,6 +67,11 @@ def replacing(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise type(error)(error.errno, f"'{path}' could not be written: {error.strerror or error}") from error
         raise
+
+
+def unfinished(path: Path) -> Iterator[Path]:
+    """What kills have left behind of files that were to take the place of ``path``."""
+    return path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 8}{escape(path.suffix)}")
 
 
 def _sync(path: Path) -> None:

@@ -1,12 +1,12 @@
 """Arrays and facts in one ``.safetensors`` file: of models and of checkpoints.
 
-All facts are one JSON text under one key, because several keys would come in random order: equal contents are equal
-bytes. Arrays are memory-mapped when they are read.
+All facts are one JSON text under one key: equal contents are equal bytes. Arrays are memory-mapped when they are read.
+The format is simple enough to be written here; what its library writes passes through a file of a name of its own,
+which a kill would leave behind.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import struct
 from pathlib import Path
@@ -15,15 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from closure_kmeans._files import FileFormatError, file_size, replacing
+from closure_kmeans.vectors.signatures import check_no_other_kind
 
 KEY = "closure_kmeans"
 # Raised when older readers would misunderstand a file.
 FORMAT = 1
-# The names that the format has for the types that we write.
-DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I8": "|i1", "U16": "<u2", "U8": "|u1"}
+# The names that the format has for the types that we write, wide ones first: so all values are aligned in the file.
+DTYPES = {"I64": "<i8", "F64": "<f8", "F32": "<f4", "I32": "<i4", "F16": "<f2", "U16": "<u2", "I8": "|i1", "U8": "|u1"}
+_KINDS = {np.dtype(code): kind for kind, code in DTYPES.items()}
+# Values begin at a multiple of this.
+ALIGNMENT = 8
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -31,13 +34,18 @@ Arrays = dict[str, NDArray[Any]]
 def write_tensors(path: Path, kind: str, arrays: Arrays, facts: dict[str, Any]) -> None:
     """Write a file, whole or not at all."""
     text = json.dumps(facts | {"kind": kind, "format": FORMAT}, sort_keys=True, default=_plain)
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    with replacing(path) as beside:
-        try:
-            save_file(contiguous, beside, {KEY: text})
-        except SafetensorError as error:
-            reason = str(error).rpartition("I/O error: ")[2]
-            raise OSError(errno.ENOSPC if f"os error {errno.ENOSPC}" in reason else errno.EIO, reason) from error
+    kinds = {name: _KINDS[array.dtype] for name, array in arrays.items()}
+    names = sorted(arrays, key=lambda name: (list(DTYPES).index(kinds[name]), name))
+    ends = np.cumsum([arrays[name].nbytes for name in names]).tolist()
+    header: dict[str, Any] = {"__metadata__": {KEY: text}}
+    for name, begin, end in zip(names, [0, *ends], ends, strict=False):
+        header[name] = {"dtype": kinds[name], "shape": arrays[name].shape, "data_offsets": (begin, end)}
+    start = json.dumps(header, separators=(",", ":")).encode()
+    start += b" " * (-len(start) % ALIGNMENT)
+    with replacing(path) as beside, beside.open("wb") as file:
+        file.write(struct.pack("<Q", len(start)) + start)
+        for name in names:
+            file.write(np.ascontiguousarray(arrays[name]).data)
 
 
 def _plain(value: Any) -> Any:
@@ -50,8 +58,12 @@ def _plain(value: Any) -> Any:
 def read_facts(path: Path, kind: str) -> dict[str, Any]:
     """Read the facts of a file. What is wrong with it may be raised in any form."""
     file_size(path, minimum=8)
-    with safe_open(path, "np") as file:  # holds the header against the file's size
-        metadata = file.metadata() or {}
+    try:
+        with safe_open(path, "np") as file:  # holds the header against the file's size
+            metadata = file.metadata() or {}
+    except SafetensorError:
+        check_no_other_kind(path, ".safetensors")
+        raise
     if KEY not in metadata:
         raise FileFormatError(f"'{path}' must be a file of closure-kmeans, but lacks the metadata '{KEY}'")
     facts: dict[str, Any] = json.loads(metadata[KEY])

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import closure_kmeans
-from closure_kmeans._files import FileFormatError, reading
+from closure_kmeans._files import FileFormatError, reading, unfinished
 from closure_kmeans._tensors import Arrays, read_facts, read_tensors, write_tensors
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.iteration import Clustering, Iteration
@@ -97,8 +97,8 @@ class Checkpoint:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(f"checkpoint must be in a folder that can be written to, got '{folder}'")
-        for unfinished in folder.glob(f".{self.path.name}.*"):
-            unfinished.unlink(missing_ok=True)
+        for leftover in unfinished(self.path):
+            leftover.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, Any]:
         """Read the file; the state of the generator at the beginning."""
@@ -158,7 +158,7 @@ class Checkpoint:
         try:
             write_tensors(self.path, "checkpoint", self._noted.arrays, facts)
         except OSError as error:
-            warnings.warn(f"the fit goes on without a new checkpoint: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the fit goes on without a new checkpoint: {error.strerror}", RuntimeWarning, stacklevel=2)
         else:
             self._noted = None
         self._written = time.monotonic()

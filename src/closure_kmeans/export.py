@@ -5,6 +5,7 @@ Centres, labels and distances are plain arrays, and ``save_vectors`` or ``numpy.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -108,7 +109,11 @@ def save_faiss(path: str | os.PathLike[str], model: BaseKMeans, *, graph: bool |
     """
     index = to_faiss(model, graph=graph)
     with replacing(Path(path)) as beside:
-        library("faiss", "faiss", "an index of FAISS").write_index(index, str(beside))
+        try:
+            library("faiss", "faiss", "an index of FAISS").write_index(index, str(beside))
+        except RuntimeError as error:  # a line of its source, and at the end the reason, in parentheses
+            reason = str(error).rpartition("(")[2].rstrip(")")
+            raise OSError(errno.ENOSPC if reason == os.strerror(errno.ENOSPC) else errno.EIO, reason) from error
 
 
 def save_table(
@@ -134,27 +139,29 @@ def save_table(
     parquet = library("pyarrow.parquet", "io", "a Parquet file")
     dtype = precision(X.dtype)
     mean, axes = _map(X, dtype)
-    with replacing(Path(path)) as beside:
-        writer = None
-        n_rows = rows_per_block(X[:1])
+
+    def table_of(block: slice) -> Any:
+        rows = np.ascontiguousarray(X[block], dtype)
+        places = shifted(rows, mean) @ axes
+        return arrow.table(
+            {
+                "id": np.arange(*block.indices(len(X))),
+                "cluster": labels[block],
+                "distance": np.sqrt(distances[block]),
+                "x": places[:, 0],
+                "y": places[:, 1],
+                "vector": arrow.FixedSizeListArray.from_arrays(arrow.array(rows.ravel()), rows.shape[1]),
+            }
+        )
+
+    n_rows = rows_per_block(X[:1])
+    with (
+        replacing(Path(path)) as beside,
+        beside.open("wb") as file,  # closed whatever happens, which the writer's own would not be
+        parquet.ParquetWriter(file, table_of(slice(0, 1)).schema) as writer,
+    ):
         for first in range(0, len(X), n_rows):
-            block = slice(first, min(first + n_rows, len(X)))
-            rows = np.ascontiguousarray(X[block], dtype)
-            places = shifted(rows, mean) @ axes
-            table = arrow.table(
-                {
-                    "id": np.arange(block.start, block.stop),
-                    "cluster": labels[block],
-                    "distance": np.sqrt(distances[block]),
-                    "x": places[:, 0],
-                    "y": places[:, 1],
-                    "vector": arrow.FixedSizeListArray.from_arrays(arrow.array(rows.ravel()), rows.shape[1]),
-                }
-            )
-            writer = writer or parquet.ParquetWriter(beside, table.schema)
-            writer.write_table(table)
-        if writer is not None:
-            writer.close()
+            writer.write_table(table_of(slice(first, first + n_rows)))
 
 
 def _map(X: NDArray[Any] | Vectors, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:

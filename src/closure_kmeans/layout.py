@@ -6,6 +6,7 @@ consecutive pieces of the file are cells of the space. Of the file only slabs ar
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import tempfile
@@ -91,7 +92,14 @@ def on_disk(shape: tuple[int, ...], dtype: DTypeLike, folder: str | os.PathLike[
     """An array in a temporary file, which is gone when the array is, however the process ends."""
     with tempfile.TemporaryFile(dir=folder, prefix="closure-kmeans-") as file:
         if hasattr(os, "posix_fallocate"):  # a full disk shows now, as an error
-            os.posix_fallocate(file.fileno(), 0, int(np.prod(shape)) * np.dtype(dtype).itemsize)
+            n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+            try:
+                os.posix_fallocate(file.fileno(), 0, n_bytes)
+            except OSError as error:
+                place = os.fspath(folder or tempfile.gettempdir())
+                raise OSError(
+                    error.errno, f"scratch must have room for {n_bytes:,} bytes, but '{place}': {error.strerror}"
+                ) from error
         return np.memmap(file, dtype, "w+", shape=shape)
 
 

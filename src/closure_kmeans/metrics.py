@@ -89,8 +89,8 @@ def coverage(labels: ArrayLike, new_labels: ArrayLike, partitions: list[RandomPa
     >>> coverage([0, 1, 1, 2], [1, 1, 2, 0], [halves])  # of three active points the last misses its new cluster
     0.6666666666666666
     """
-    old = np.asarray(labels)
-    n_clusters = 1 + max(np.max(old), np.max(new_labels))
+    n_clusters = 1 + max(np.max(labels), np.max(new_labels))
+    old = check.labels("labels", labels, np.size(labels), n_clusters)
     new = check.labels("new_labels", new_labels, len(old), n_clusters)
     active = np.flatnonzero(old != new)
     if len(active) == 0:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
+from tqdm import tqdm
 
 from closure_kmeans.cli.common import EXISTING_FOLDER, Manner, example, numbers, some_of, together, with_manner
 from closure_kmeans.cli.photos import METHODS, Features, collect_photos, with_features, with_nearest, with_sift
@@ -118,7 +119,7 @@ def evaluate(
         verbose=manner.shows_progress,
     )
     for row in rows:
-        click.echo(json.dumps(row._asdict()) if manner.as_json else _line(row))
+        tqdm.write(json.dumps(row._asdict()) if manner.as_json else _line(row))  # above the progress bar
 
 
 def _line(row: Row) -> str:

@@ -22,14 +22,14 @@ from tqdm import tqdm
 
 from closure_kmeans import metrics
 from closure_kmeans.base import BaseKMeans
-from closure_kmeans.vectors import FileFormatError, Vectors, open_vectors, save_vectors
+from closure_kmeans.vectors import FileFormatError, Vectors, is_shard, open_vectors, save_vectors
 
 STANDARD = "-"  # standard input or output, which hold an .npy file
 # The exit code that shells have for an interrupt.
 INTERRUPTED = 130
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-# Rows that are assigned together.
-BATCH_ROWS = 1 << 18
+# Rows that are assigned together, and labels that are counted together.
+BATCH_ROWS, COUNTED_LABELS = 1 << 18, 1 << 24
 
 # Kinds of arguments.
 EXISTING_FILE = click.Path(exists=True, dir_okay=False)
@@ -103,7 +103,10 @@ def together(name: str, kind: Any, *options: Callable[[Any], Any]) -> Callable[[
 
 
 def keep_apart(inputs: list[str | None], outputs: list[str | None]) -> None:
-    """No file that is written may be one that is read, or be written twice: one of the two would be lost."""
+    """No file that is written may be one that is read, or be written twice: one of the two would be lost.
+
+    Nor may it come to lie among the files of a folder of vectors: the next who reads them would take it for some.
+    """
     taken = {Path(path).resolve() for path in inputs if path not in (None, STANDARD)}
     for path in outputs:
         if path in (None, STANDARD):
@@ -113,6 +116,10 @@ def keep_apart(inputs: list[str | None], outputs: list[str | None]) -> None:
             raise click.UsageError(
                 f"'{path}' would be overwritten: what is written must differ from all else named here"
             )
+        if place.parent in taken and is_shard(place.name):
+            raise click.UsageError(
+                f"'{path}' would become one of the files of vectors in '{place.parent}': name another folder"
+            )
         taken.add(place)
 
 
@@ -121,10 +128,27 @@ def example(*lines: str) -> str:
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+class PathOrUrl(click.Path):
+    """A path that must exist, or a URL."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A URL stays as it is."""
+        return value if "://" in str(value) else super().convert(value, param, ctx)
+
+
 def with_vectors(command: Command) -> Command:
     """The argument VECTORS, and the option that says which vectors in the file."""
+    return _with_vectors(click.Path(exists=True, allow_dash=True), command)
+
+
+def with_vectors_anywhere(command: Command) -> Command:
+    """The same where VECTORS may be a URL."""
+    return _with_vectors(PathOrUrl(exists=True, allow_dash=True), command)
+
+
+def _with_vectors(path: click.Path, command: Command) -> Command:
     command = click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file.")(command)
-    return click.argument("vectors", type=click.Path(exists=True, allow_dash=True))(command)
+    return click.argument("vectors", type=path)(command)
 
 
 def with_threads(command: Command) -> Command:
@@ -172,8 +196,11 @@ def read_vectors(source: str, name: str | None = None) -> NDArray[Any] | Vectors
         return open_vectors(source, name)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "standard-input.npy"
-        with path.open("wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+        try:
+            with path.open("wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+        except OSError as error:
+            raise OSError(error.errno, f"standard input could not be kept in '{folder}': {error.strerror}") from error
         try:
             return np.array(open_vectors(path))
         except FileFormatError as error:
@@ -212,10 +239,14 @@ def assign(
         for first in range(0, len(rows), BATCH_ROWS):
             batch = slice(first, min(first + BATCH_ROWS, len(rows)))
             block = np.asarray(rows[batch])
-            if not known:
-                labels[batch] = model.predict(block, exact=exact)
+            try:
+                if not known:
+                    labels[batch] = model.predict(block, exact=exact)
+                counted = model._counted(block) if distances else block
+            except ValueError as error:  # names a row of the batch
+                raise ValueError(f"{error} (rows are counted from {first} on)" if first else str(error)) from error
             if distances:
-                squares[batch] = metrics.squared_distances(model._counted(block), model.cluster_centers_, labels[batch])
+                squares[batch] = metrics.squared_distances(counted, model.cluster_centers_, labels[batch])
             bar.update(len(block))
     return labels, squares
 
@@ -267,7 +298,9 @@ def readable(value: Any) -> str:
 
 def size_summary(labels: NDArray[np.int32], n_clusters: int) -> dict[str, int]:
     """How many rows the clusters have."""
-    sizes = np.bincount(labels, minlength=n_clusters)
+    sizes = np.zeros(n_clusters, np.int64)
+    for first in range(0, len(labels), COUNTED_LABELS):  # they may be more than memory holds, and are widened here
+        sizes += np.bincount(labels[first : first + COUNTED_LABELS], minlength=n_clusters)
     return {
         "smallest": int(sizes.min()),
         "median": int(np.median(sizes)),

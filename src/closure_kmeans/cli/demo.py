@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from closure_kmeans import ClosureKMeans
-from closure_kmeans.cli.common import example, progress_bar, with_seed, with_threads
+from closure_kmeans.cli.common import example, output_option, progress_bar, with_seed, with_threads
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.demo import (
     LLOYD_ITERATIONS,
@@ -18,30 +18,19 @@ from closure_kmeans.demo import (
     run_lloyd,
 )
 
-PICTURES = (".pdf", ".png", ".svg")
-
-
-def _check_picture(context: click.Context, option: click.Parameter, path: Path) -> Path:
-    if path.suffix.lower() not in PICTURES:
-        raise click.BadParameter(f"the name must end in one of {', '.join(PICTURES)}, got '{path.name}'")
-    if not path.absolute().parent.is_dir():
-        raise click.BadParameter(f"the folder '{path.parent}' does not exist")
-    return path
-
 
 @click.command(epilog=example("closure-kmeans demo --clusters 2000 --output curves.png"))
 @click.option("--clusters", type=click.IntRange(1), default=2000, show_default=True, help="Number of clusters.")
 @with_threads
 @with_seed
-@click.option(
+@output_option(
     "--output",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    suffixes=(".pdf", ".png", ".svg"),
     default="closure-kmeans-demo.png",
     show_default=True,
-    callback=_check_picture,
     help="Where to write the picture.",
 )
-def demo(clusters: int, threads: int | None, seed: int, output: Path) -> None:
+def demo(clusters: int, threads: int | None, seed: int, output: str) -> None:
     """Compare with exact Lloyd on real data.
 
     The data are 20,000 SIFT descriptors; a table and a picture show distortion and time.
@@ -59,7 +48,7 @@ def demo(clusters: int, threads: int | None, seed: int, output: Path) -> None:
 
     click.echo(f"\n{format_table([closures, lloyd])}\n")
     try:
-        draw_runs([closures, lloyd], title, output)
+        draw_runs([closures, lloyd], title, Path(output))
     except ImportError as error:
         click.echo(f"no picture: {error}")
     else:

@@ -32,7 +32,7 @@ from closure_kmeans.cli.common import (
     with_quiet,
     with_seed,
     with_threads,
-    with_vectors,
+    with_vectors_anywhere,
     write_array,
 )
 from closure_kmeans.cli.doctor import kernels_are_compiled
@@ -61,10 +61,12 @@ class _Remembering(click.Command):
         "    --labels labels.npy --max-time 5m --checkpoint ck/ --resume",
     ),
 )
-@with_vectors
+@with_vectors_anywhere
 @click.option("-k", "--clusters", "n_clusters", type=click.IntRange(1), required=True, help="Number of clusters.")
 @output_option("-o", "--output", suffixes=(".safetensors",), required=True, help="Where to write the model.")
-@output_option("--labels", suffixes=(".npy",), standard=True, help="Where to write the cluster of each row.")
+@output_option(
+    "--labels", suffixes=(".npy",), standard=True, help="Where to write the cluster of each row; - is standard output."
+)
 @click.option("--training", is_flag=True, help="Keep the labels and the history in the model, to look at them later.")
 @with_seed
 @with_threads
@@ -141,16 +143,18 @@ def fit(
     """Cluster the rows of VECTORS.
 
     VECTORS is a file (.npy, .fvecs, .bvecs, .fbin, .u8bin, .i8bin, .hdf5, .parquet), a folder of such files, or - for
-    an .npy file from standard input. With --dask it is a path that all workers share, of a .zarr array too.
+    an .npy file from standard input. With --dask it is a path or URL that all workers can read, of a .zarr array too.
 
     Ctrl-C saves what there is and says how to go on; the exit code is then 130.
     """
     checkpoint = settings["checkpoint"]
-    keep_apart([vectors, settings["init"]], [output, labels])
+    keep_apart([vectors, settings["init"], checkpoint and str(checkpoint_file(checkpoint))], [output, labels])
     if dask is None:
         _check_checkpoint(checkpoint, resume)
         if storage is not None or partitions is not None:
             raise click.UsageError("--storage and --partitions need --dask: the address of a scheduler, or local")
+        if "://" in vectors:
+            raise click.UsageError(f"vectors at a URL need --dask, got '{vectors}'")
     else:
         _check_distributed(context, paper, storage, resume)
     if labels == STANDARD and as_json:
@@ -169,16 +173,24 @@ def fit(
         click.echo(f"{contents} into {model.n_clusters:,} clusters", err=True)
         if checkpoint is not None and checkpoint_file(checkpoint).exists():
             found = describe_checkpoint(checkpoint)
-            click.echo(f"going on after iteration {found['iterations']} of '{checkpoint_file(checkpoint)}'", err=True)
-    with Progress(model, n_rows, quiet=quiet, as_json=as_json) as progress:
-        _run(model.set_params(callback=progress), rows)
+            state = "the fit had converged" if found["converged"] else "going on"
+            click.echo(f"{state} after iteration {found['iterations']} of '{checkpoint_file(checkpoint)}'", err=True)
+    kept, option = (checkpoint, "--checkpoint") if dask is None else (storage, "--storage")
+    try:
+        with Progress(model, n_rows, quiet=quiet, as_json=as_json) as progress:
+            _run(model.set_params(callback=progress), rows)
+    except KeyboardInterrupt:  # before an iteration was done
+        if kept is None or dask is not None or not checkpoint_file(kept).exists():
+            raise
+        _say_how_to_go_on(context, "interrupted, and the checkpoint is as it was", output, kept, option)
+        context.exit(INTERRUPTED)
     model.save(output, training=training)
     if labels is not None:
         write_array(labels, model.labels_)
-    if not quiet:
+    if as_json or not quiet:
         _summarise(model, n_rows, output, labels, as_json)
     if model.stopped_by_ == "interrupted":
-        _say_how_to_go_on(context, output, storage if dask else checkpoint, "--storage" if dask else "--checkpoint")
+        _say_how_to_go_on(context, "interrupted, and saved as it stands", output, kept, option)
         context.exit(INTERRUPTED)
 
 
@@ -213,7 +225,10 @@ def _check_distributed(context: click.Context, paper: bool, storage: str | None,
 
 def _count_rows(vectors: str, name: str | None) -> tuple[int, str]:
     """The number of rows, and what they are; of files, only the beginnings are read."""
-    found = [describe_file(file) for file in list_files(vectors, name, {})]
+    found = []
+    for file in list_files(vectors, name, {}):
+        found.append(describe_file(file))
+        file.folder.drop_copy(file.name)
     n_rows = sum(file.n_rows for file in found)
     return n_rows, f"{n_rows:,} x {found[0].width} {found[0].dtype}"
 
@@ -278,10 +293,10 @@ def _summarise(model: ClosureKMeans, n_rows: int, output: str, labels: str | Non
         report({name: value for name, value in facts.items() if value is not None}, as_json=False)
 
 
-def _say_how_to_go_on(context: click.Context, output: str, kept: str | None, option: str) -> None:
+def _say_how_to_go_on(context: click.Context, news: str, output: str, kept: str | None, option: str) -> None:
     """``kept`` is where the fit is, as ``option`` says."""
     if kept is None:
         advice = f"--init {shlex.quote(output)} begins from these centres; {option} would let the fit itself go on"
     else:
         advice = f"go on with: {context.obj}{'' if context.params['resume'] else ' --resume'}"
-    click.echo(f"interrupted, and saved as it stands; {advice}", err=True)
+    click.echo(f"{news}; {advice}", err=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
@@ -19,9 +20,13 @@ from closure_kmeans.distributed.files import PURPOSE
 
 # Seconds to wait for the first worker of a cluster.
 PATIENCE = 60
-# Results that are merged into one, and how many are left for the driver to merge: one of them is a small part of the
-# sums of all clusters.
-MERGED_TOGETHER, LEFT_TO_THE_DRIVER = 8, 16
+# Results that are merged into one, at most.
+MERGED_TOGETHER = 8
+# Results that are fetched together, if they are there: small ones, which take little but the asking, and merged ones.
+FETCHED_TOGETHER, MERGED_FETCHED_TOGETHER = 64, 4
+# Dask has its workers give freed memory back at once: arrays of some megabytes, as tasks make and drop them all the
+# time, would come from the system each time, and a task would take up to twice as long.
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": 1 << 25, "MALLOC_TRIM_THRESHOLD_": 1 << 28}
 
 Arguments = Sequence[tuple[Any, ...]]
 
@@ -54,17 +59,17 @@ class Cluster:
         task: Callable[..., Any],
         arguments: Arguments,
         merge: Callable[[list[Any]], Any],
+        n_left: int,
     ) -> Iterator[Any]:
-        """Results of a task, merged by other tasks into a few, one after the other: a tree of merges in fixed order.
+        """Results of a task, merged by other tasks into ``n_left`` to twice as many: a tree of merges in fixed order.
 
-        Each is forgotten by the cluster as soon as it is here.
+        They come one after the other, and are forgotten by the cluster as soon as they are here.
         """
         futures = self._submit(task, arguments)
         names = name_tasks(futures, arguments)
-        while len(futures) > LEFT_TO_THE_DRIVER:
-            groups = range(0, len(futures), MERGED_TOGETHER)
-            futures = self._submit(merge, [(futures[i : i + MERGED_TOGETHER],) for i in groups])
-        yield from self._results(stage, names, futures)
+        for groups in plan_merges(len(futures), n_left):
+            futures = self._submit(merge, [(futures[group],) for group in groups])
+        yield from self._results(stage, names, futures, MERGED_FETCHED_TOGETHER)
 
     def _submit(self, task: Callable[..., Any], arguments: Arguments) -> list[Any]:
         self._n_calls += 1
@@ -73,19 +78,23 @@ class Cluster:
 
     def _watched(self, stage: str, arguments: Arguments, futures: list[Any]) -> Iterator[Any]:
         with tqdm(total=len(futures), desc=stage, disable=not self._verbose, leave=False) as bar:
-            for result in self._results(stage, name_tasks(futures, arguments), futures):
+            for result in self._results(stage, name_tasks(futures, arguments), futures, FETCHED_TOGETHER):
                 yield result
                 bar.update()
 
-    def _results(self, stage: str, names: dict[str, str], futures: list[Any]) -> Iterator[Any]:
+    def _results(self, stage: str, names: dict[str, str], futures: list[Any], together: int) -> Iterator[Any]:
         """Take the results in order; whatever happens, nothing is left running or kept."""
         killed = library("distributed.scheduler", "dask", PURPOSE).KilledWorker
         waiting = futures[::-1]
         futures.clear()
         try:
             while waiting:
-                yield self._client.gather(waiting[-1])
-                waiting.pop()
+                there = takewhile(lambda future: future.status == "finished", waiting[: -together - 1 : -1])
+                results = self._client.gather(list(there) or waiting[-1:])
+                del waiting[-len(results) :]
+                results.reverse()
+                while results:
+                    yield results.pop()
         except killed as error:
             raise ChildProcessError(
                 f"{stage}: {names.get(error.task, error.task)} ended its worker {error.allowed_failures + 1} times, "
@@ -94,6 +103,14 @@ class Cluster:
         finally:
             if waiting:
                 self._client.cancel(waiting)
+
+
+def plan_merges(n_results: int, n_left: int) -> Iterator[list[slice]]:
+    """Which neighbours are merged on each level of a tree, until halving them would leave too few."""
+    while n_results >= 2 * n_left:
+        n_groups = max(n_left, -(-n_results // MERGED_TOGETHER))
+        yield [slice(i * n_results // n_groups, (i + 1) * n_results // n_groups) for i in range(n_groups)]
+        n_results = n_groups
 
 
 def name_tasks(futures: list[Any], arguments: Arguments) -> dict[str, str]:
@@ -106,7 +123,10 @@ def local_cluster(n_workers: int, **settings: Any) -> Any:
     distributed = library("distributed", "dask", PURPOSE)
     here = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
     settings = {"threads_per_worker": 1, "scheduler_kwargs": {"dashboard": False}} | here | settings
-    return distributed.LocalCluster(n_workers=n_workers, **settings)
+    own = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC.items()}
+    no_pages: dict[str, Any] = {"distributed.scheduler.http.routes": []}  # nor plain ones
+    with library("dask", "dask", PURPOSE).config.set(own | no_pages):
+        return distributed.LocalCluster(n_workers=n_workers, **settings)
 
 
 @contextmanager

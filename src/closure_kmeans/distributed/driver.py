@@ -6,6 +6,7 @@ killed goes on from the last one. In memory are some times the centres of all cl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ from closure_kmeans.distributed.passes import (
     split_name,
     split_partition,
     start_partition,
+    sums_bytes,
 )
 from closure_kmeans.iteration import Clustering, Iteration, Step
 from closure_kmeans.layout import along, forget, on_disk
@@ -46,6 +48,9 @@ from closure_kmeans.slabs import Totals, means_of, no_totals
 
 # Times that a random plane may fail to split a cluster.
 MOST_SPLITS = 50
+# Tasks merge sums until so many are left for the driver, or more if these would have more bytes: a worker then never
+# holds more than a small part of the sums of all clusters.
+FEWEST_MERGED, MERGED_BYTES = 16, 1 << 26
 
 
 class StoredLabels(NamedTuple):
@@ -140,20 +145,17 @@ class Driver:
     def begin_from(self, centers: NDArray[Any]) -> Clustering:
         """The first state, from given centres, of which there may be fewer than clusters."""
         found = (centers - self.layout.mean).astype(self.layout.mean.dtype)
-        near, starts = self._find_near(found)
-        self._folder.save_tensors(START, "start", {"centers": found, "near": near, "near_starts": starts}, {})
+        self._folder.save_tensors(START, "start", {"centers": found, **self._find_near(found)}, {})
         return self.begin(self._pass(start_partition, 0, ahead=False, hartigan=False), self._n_passes)
 
     def note(self, state: Clustering, history: list[Iteration], converged: bool) -> None:
         """Write the centres after an iteration; what only earlier ones needed is removed."""
         labels: StoredLabels = state.labels
         self._iteration = len(history)
-        near, starts = self._find_near(state.clusters.centers)
         arrays = {
             **state.clusters._asdict(),
             **self.neighborhoods.state(),
-            "near": near,
-            "near_starts": starts,
+            **self._find_near(state.clusters.centers),
             "watched": labels.watched,
         }
         facts = {
@@ -239,7 +241,8 @@ class Driver:
         self._n_passes += 1
         this_pass = Pass(old_labels, self._n_passes, self._iteration, ahead, hartigan, leaf_size, seed)
         arguments = [(partition, this_pass) for partition in self._partitions()]
-        return self._cluster.merge(f"iteration {self._iteration + 1}", task, arguments, merge_sums)
+        n_left = count_merged(self._n_clusters, len(self.layout.mean))
+        return self._cluster.merge(f"iteration {self._iteration + 1}", task, arguments, merge_sums, n_left)
 
     def _partitions(self) -> list[Partition]:
         return [Partition(self._folder, number) for number in range(len(self.layout.starts) - 1)]
@@ -268,15 +271,16 @@ class Driver:
         layout = self.layout
         return Points(layout.sample, layout.mean, np.ones(1), layout.sample, layout.mean, layout.spherical)
 
-    def _find_near(self, centers: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The centres near each partition, which tasks find, one after the other, and where those of each begin."""
+    def _find_near(self, centers: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """The centres near each partition, as tasks find them, partition after partition; and the nearest of cells."""
         name = f"coordinates/{self._n_passes:06}.npy"
         self._folder.save(name, along(centers, self.layout.axes))
         arguments = [(partition, name, len(centers)) for partition in self._partitions()]
-        pairs = np.unique(np.concatenate(list(self._cluster.run("entering the centres", find_near, arguments))))
+        found = list(self._cluster.run("entering the centres", find_near, arguments))
         self._folder.remove("coordinates")
-        starts = np.searchsorted(pairs, np.arange(len(self.layout.starts)) * len(centers))
-        return (pairs % len(centers)).astype(np.int32), starts
+        ids, partitions, nearest = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        members, starts = _kernels.group_by_label(partitions, len(arguments))
+        return {"near": ids[members], "near_starts": starts, "nearest": nearest}
 
     # -- empty clusters ------------------------------------------------------------------------------------------------
 
@@ -339,6 +343,11 @@ class Driver:
             self._folder.drop_copy(name)
             forget(labels)
         return labels
+
+
+def count_merged(n_clusters: int, width: int) -> int:
+    """How many sums of some clusters the driver should get, at the least."""
+    return max(FEWEST_MERGED, math.ceil(sums_bytes(n_clusters, width) / MERGED_BYTES))
 
 
 def find_copies(clusters: Clusters) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -189,7 +189,8 @@ verbose
             folder.check_writable()
             yield folder
             return
-        with tempfile.TemporaryDirectory(prefix="closure-kmeans-") as temporary:
+        # After an error a worker of the user's may still be writing there; that must not hide the error.
+        with tempfile.TemporaryDirectory(prefix="closure-kmeans-", ignore_cleanup_errors=True) as temporary:
             yield shared_folder(temporary)
 
     def _fit_in(self, folder: SharedFolder, cluster: Cluster, source: Source, began: float) -> dict[str, Any]:

@@ -6,12 +6,15 @@ the same bytes. So what is read elsewhere may be kept there, and is mapped into 
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -20,11 +23,17 @@ from numpy.typing import NDArray
 
 from closure_kmeans._files import library, reading
 from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
-from closure_kmeans.vectors.binary import map_npy, read_npy_header, write_npy
+from closure_kmeans.vectors.binary import Header, check_npy, map_npy, read_npy_header, write_npy
 
 PURPOSE = "a distributed fit"
 # The folder of a fit in a place of the user, where nothing else is touched.
 FIT = "closure-kmeans-fit"
+# Where a file shows only when it is whole; elsewhere it gets its name when it is.
+OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "oci", "oss", "memory"}
+# No file is fetched by two threads of a process at a time.
+FETCHING = [Lock() for _ in range(64)]
+# Bytes of an .npy file that its header is in.
+LARGEST_HEADER = 1 << 16
 
 Record = TypeVar("Record")
 
@@ -36,6 +45,9 @@ class SharedFolder:
     url: str
     options: dict[str, Any] = field(default_factory=dict, repr=False)  # they may hold secrets
     token: str = ""  # so that copies are not taken for those of another fit in the same place
+
+    def __str__(self) -> str:
+        return self.url.removeprefix("file://")
 
     def place(self) -> tuple[Any, str]:
         """The file system, and the path in it."""
@@ -58,8 +70,23 @@ class SharedFolder:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, Path(name).name)
             write(path)
-            files.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
-            files.put_file(str(path), f"{root}/{name}")  # object stores show whole files only
+            try:
+                self._put(path, name)
+            except Exception as error:  # file systems raise what they like
+                reason = getattr(error, "strerror", None) or error
+                number = getattr(error, "errno", None) or errno.EIO
+                raise OSError(number, f"'{self}/{name}' could not be written: {reason}") from error
+
+    def _put(self, path: Path, name: str) -> None:
+        files, root = self.place()
+        target, _, last = f"{root}/{name}".rpartition("/")
+        files.makedirs(target, exist_ok=True)
+        if OBJECT_STORES.intersection(_protocols(files)):
+            files.put_file(str(path), f"{target}/{last}")
+            return
+        beside = f"{target}/.{last}.{uuid4().hex[:8]}"
+        files.put_file(str(path), beside)
+        files.mv(beside, f"{target}/{last}")
 
     def fetch(self, name: str) -> Path:
         """A file that can be mapped into memory: the file itself, or a copy on this machine."""
@@ -67,11 +94,12 @@ class SharedFolder:
         if _is_local(files):
             return Path(root, name)
         path = self._copies() / name
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
-            files.get_file(f"{root}/{name}", str(beside))
-            beside.replace(path)
+        with FETCHING[hash(path) % len(FETCHING)]:
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                beside = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
+                files.get_file(f"{root}/{name}", str(beside))
+                beside.replace(path)
         return path
 
     def drop_copy(self, name: str) -> None:
@@ -109,16 +137,20 @@ class SharedFolder:
         return map_npy(self.fetch(name))
 
     def read(self, name: str, first: int, last: int) -> NDArray[Any]:
-        """Some rows of an array that was saved; from elsewhere, no more than these are fetched."""
+        """Some rows of an array; from elsewhere, no more than these are fetched."""
+        return np.asarray(self.open(name)[first:last])
+
+    def open(self, name: str) -> NDArray[Any] | StoredRows:
+        """An array of which slices can be taken: mapped, or fetched slice by slice from elsewhere."""
         files, root = self.place()
         if _is_local(files):
-            return self.map(name)[first:last]
-        with reading(Path(name), ".npy"), files.open(f"{root}/{name}", "rb") as file:
-            header = read_npy_header(file)
-            row_bytes = header.shape[1] * header.dtype.itemsize
-            file.seek(header.offset + first * row_bytes)
-            values = np.frombuffer(file.read((last - first) * row_bytes), header.dtype)
-            return values.reshape(last - first, header.shape[1])
+            return self.map(name)
+        path = f"{root}/{name}"
+        with reading(f"{self}/{name}", ".npy"):
+            size = files.size(path)
+            header = read_npy_header(io.BytesIO(files.cat_file(path, 0, LARGEST_HEADER)))
+        check_npy(f"{self}/{name}", header, size)
+        return self.map(name) if header.in_columns else StoredRows(files, path, header)
 
     def save_record(self, name: str, record: Any) -> None:
         """Write a named tuple of arrays and plain values."""
@@ -140,10 +172,36 @@ class SharedFolder:
         return read_tensors(self.fetch(name), kind)
 
 
+@dataclass(frozen=True)
+class StoredRows:
+    """The rows of an ``.npy`` file elsewhere, of which those are fetched that are asked for."""
+
+    files: Any
+    path: str
+    header: Header
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of rows, and their width."""
+        return self.header.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What the values are."""
+        return self.header.dtype
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        first, last, stride = rows.indices(self.shape[0])
+        row_bytes = self.shape[1] * self.dtype.itemsize
+        begin = self.header.offset + first * row_bytes
+        values = self.files.cat_file(self.path, begin, begin + (last - first) * row_bytes)
+        return np.frombuffer(values, self.dtype).reshape(last - first, self.shape[1])[::stride]
+
+
 def shared_folder(url: str, options: dict[str, Any] | None = None) -> SharedFolder:
-    """A folder by its full name: workers may run elsewhere."""
+    """A folder by its full name, since workers may run elsewhere; a URL as it is."""
     files, path = SharedFolder(url, options or {}).place()
-    return SharedFolder(files.unstrip_protocol(path), options or {}, uuid4().hex[:8])
+    return SharedFolder(files.unstrip_protocol(path) if _is_local(files) else url, options or {}, uuid4().hex[:8])
 
 
 def fit_folder(storage: str | os.PathLike[str], options: dict[str, Any] | None = None) -> SharedFolder:
@@ -152,8 +210,11 @@ def fit_folder(storage: str | os.PathLike[str], options: dict[str, Any] | None =
 
 
 def _is_local(files: Any) -> bool:
-    protocols = (files.protocol,) if isinstance(files.protocol, str) else files.protocol
-    return "file" in protocols
+    return "file" in _protocols(files)
+
+
+def _protocols(files: Any) -> tuple[str, ...]:
+    return (files.protocol,) if isinstance(files.protocol, str) else tuple(files.protocol)
 
 
 def _scratch() -> Path:

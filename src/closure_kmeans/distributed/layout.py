@@ -42,8 +42,8 @@ from closure_kmeans.quantizer import SAMPLE_ROWS
 from closure_kmeans.slabs import add_slab, no_totals
 
 PLAN = "sorted/plan.safetensors"
-# Rows of a sample that show one cell.
-ROWS_PER_CELL = 32
+# Rows of a sample that show one cell, and cells at most: the driver holds that sample, however many rows there are.
+ROWS_PER_CELL, MOST_CELLS = 32, 1 << 16
 # Pieces of a partition whose middles tell which centres are near it.
 CELLS_PER_PARTITION = 32
 # By default a partition has so many bytes of rows, but there are at least so many partitions, of so many rows.
@@ -105,7 +105,7 @@ def lay_out(
     threads: Threads,
 ) -> tuple[Layout, list[Sums]]:
     """Write the rows into partitions; also the sums of the first clusters."""
-    n_cells = max(N_CELLS, CELLS_PER_SLAB * n_partitions)
+    n_cells = min(max(N_CELLS, CELLS_PER_SLAB * n_partitions), MOST_CELLS)
     n_points = shards[-1].start + shards[-1].last - shards[-1].first
     stride = -(-n_points // (ROWS_PER_CELL * n_cells))
     sampled = cluster.run("drawing a sample", sample_shard, [(shard, stride, spherical) for shard in shards])

@@ -17,7 +17,7 @@ from closure_kmeans._parallel import Threads
 from closure_kmeans.closure import assign_by_closures, reach_of
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.distributed.files import SharedFolder
-from closure_kmeans.layout import along, load_slab, slab_memory
+from closure_kmeans.layout import along, blocks_of, load_slab, slab_memory
 from closure_kmeans.points import Points, as_numbers, grow_leaves, rows_per_block, shifted
 from closure_kmeans.quantizer import nearest_centers
 from closure_kmeans.slabs import BLOCK_CENTERS, Totals, add_slab, nearest_cells, no_totals
@@ -27,6 +27,8 @@ START = "start.safetensors"  # the centres that a user gave
 # How many of the nearest cells a centre is entered into: those of several partitions, so that points at a border meet
 # the clusters beyond it.
 CELLS_ENTERED = 64
+# Centres whose coordinates a task has in memory at a time.
+CENTERS_READ = 1 << 16
 
 
 class Partition(NamedTuple):
@@ -72,6 +74,14 @@ class Sums(NamedTuple):
     watched: NDArray[np.int32]  # labels of the points that are watched
     n_active: int
     n_pairs: int
+
+
+class Near(NamedTuple):
+    """What one task knows of which centres are near which partitions."""
+
+    centers: NDArray[np.int32]  # some consecutive centres in ascending order, each as often as it is near a partition
+    partitions: NDArray[np.int32]  # these partitions
+    nearest: NDArray[np.int32]  # the nearest of all centres of each cell of one partition
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -126,7 +136,7 @@ def assign_partition(partition: Partition, this_pass: Pass) -> Sums:
     layout = read_layout(partition.folder)
     labels = load_labels(partition, this_pass.old_labels)
     arrays, _ = partition.folder.map_tensors(centers_name(this_pass.centers), "centers")
-    entered = centers_near(arrays, partition.number)
+    entered = centers_near(arrays, layout, partition.number)
     touched, places = find_touched(labels, entered, len(arrays["sizes"]))
     clusters = read_clusters(partition.folder, arrays, touched, this_pass)
     with Threads(1) as threads:
@@ -149,7 +159,7 @@ def start_partition(partition: Partition, this_pass: Pass) -> Sums:
     """Assign the points of a partition to the nearest of the centres near it, and sum them up."""
     layout = read_layout(partition.folder)
     arrays, _ = partition.folder.map_tensors(START, "start")
-    near = centers_near(arrays, partition.number)
+    near = centers_near(arrays, layout, partition.number)
     with Threads(1) as threads:
         slab = load_partition(partition, layout, threads)
         new, _ = nearest_centers(as_numbers(slab.rows), arrays["centers"][near], layout.mean, threads)
@@ -202,23 +212,35 @@ def split_name(version: int) -> str:
     return f"splits/{version:06}.safetensors"
 
 
-def find_near(partition: Partition, name: str, n_centers: int) -> NDArray[np.int64]:
+def find_near(partition: Partition, name: str, n_centers: int) -> Near:
     """Which centres are near which partitions, given a file of the centres' coordinates.
 
     A centre is near the partitions of the cells that are nearest to it, and so is the nearest centre of a cell. Each
-    task looks at an equal part of the centres, and at the cells of its own partition. Returns pairs, in order, as
-    numbers: partition times ``n_centers`` plus centre.
+    task looks at an equal part of the centres, and at the cells of its own partition; of all centres only a block is in
+    memory.
     """
-    layout = read_layout(partition.folder)
-    coordinates = np.array(partition.folder.read(name, 0, n_centers))
+    folder, number = partition
+    layout = read_layout(folder)
     size = BLOCK_CENTERS * -(-n_centers // (BLOCK_CENTERS * (len(layout.starts) - 1)))
-    part = slice(partition.number * size, (partition.number + 1) * size)
+    first, last = (min(place * size, n_centers) for place in (number, number + 1))
+    own_cells = layout.cells[layout.partition_of == number]
+    nearest, distances = np.zeros(len(own_cells), np.int32), np.full(len(own_cells), np.inf)
     with Threads(1) as threads:
-        cells = nearest_cells(layout.cells, coordinates[part], threads, CELLS_ENTERED)
-        own_cells = layout.cells[layout.partition_of == partition.number]
-        nearest, _ = nearest_centers(own_cells, coordinates, np.zeros_like(coordinates[0]), threads)
-    pairs = layout.partition_of[cells] * np.int64(n_centers) + np.arange(n_centers)[part, np.newaxis]
-    return np.unique(np.append(pairs, partition.number * n_centers + nearest))
+        cells = nearest_cells(layout.cells, np.array(folder.read(name, first, last)), threads, CELLS_ENTERED)
+        for block in blocks_of(n_centers, CENTERS_READ):
+            some = np.array(folder.read(name, block.start, block.stop))
+            found, to_found = nearest_centers(own_cells, some, np.zeros_like(some[0]), threads)
+            nearest = np.where(to_found < distances, block.start + found, nearest)
+            distances = np.minimum(to_found, distances)
+    partitions = np.sort(layout.partition_of[cells], axis=1)
+    is_new = np.diff(partitions, axis=1, prepend=-1) != 0
+    centers = first + np.nonzero(is_new)[0]
+    return Near(centers.astype(np.int32), partitions[is_new], nearest.astype(np.int32))
+
+
+def sums_bytes(n_clusters: float, width: int) -> float:
+    """Bytes of the sums of so many clusters: of the rows, of their weights and of their squares; and their ids."""
+    return n_clusters * (8 * width + 8 + 8 + 4)
 
 
 def merge_sums(several: list[Sums]) -> Sums:
@@ -245,10 +267,10 @@ def add_sums(totals: Totals, sums: Sums, places: NDArray[Any]) -> None:
 # -- what tasks share --------------------------------------------------------------------------------------------------
 
 
-def centers_near(arrays: dict[str, NDArray[Any]], number: int) -> NDArray[np.int32]:
-    """The centres that are near a partition."""
+def centers_near(arrays: dict[str, NDArray[Any]], layout: Layout, number: int) -> NDArray[np.int32]:
+    """The centres that are near a partition, in ascending order."""
     first, last = arrays["near_starts"][number : number + 2].tolist()
-    return np.array(arrays["near"][first:last])
+    return np.union1d(arrays["near"][first:last], arrays["nearest"][layout.partition_of == number])
 
 
 def find_touched(

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,14 +37,16 @@ class VectorFile(NamedTuple):
     column: str | None = None  # of a Parquet file, or the data set of an HDF5 file
 
     def __str__(self) -> str:
-        return f"{self.folder.url}/{self.name}".removeprefix("file://")
+        return f"{self.folder}/{self.name}"
 
     def open(self) -> Rows:
         """Its rows."""
+        if self.name.endswith(".npy"):
+            return self.folder.open(self.name)
         if not self.name.endswith(".zarr"):
             return open_vectors(self.folder.fetch(self.name), self.column)
         zarr = library("zarr", "dask", "a zarr array")
-        with reading(Path(str(self)), "a zarr array"):
+        with reading(str(self), "a zarr array"):
             options = self.folder.options or None
             array: Rows = zarr.open_array(f"{self.folder.url}/{self.name}", mode="r", storage_options=options)
         check_kind(str(self), array.shape, np.dtype(array.dtype))
@@ -66,8 +67,27 @@ class Shard(NamedTuple):
     def read(self, some: slice = slice(None)) -> NDArray[Any]:
         """Rows of it."""
         first, last, stride = some.indices(self.last - self.first)
-        with reading(Path(str(self.file)), "vectors"):
-            return np.ascontiguousarray(self.file.open()[self.first + first : self.first + last : stride])
+        with reading(str(self.file), "vectors"):
+            rows = self.file.open()
+            if rows.shape[0] < self.last:
+                raise FileFormatError(
+                    f"'{self.file}' must stay as it was, but had {self.last} rows or more, and now has {rows.shape[0]}"
+                )
+            return np.ascontiguousarray(rows[self.first + first : self.first + last : stride])
+
+
+class Block(NamedTuple):
+    """A block of the rows of X, by its number."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"block {self.number} of X"
+
+    @property
+    def file_name(self) -> str:
+        """The file that it is written to."""
+        return f"block-{self.number:06}.npy"
 
 
 class Source(NamedTuple):
@@ -156,7 +176,7 @@ def describe_file(file: VectorFile) -> Description:
     """A task: what a file holds, without reading more of it than that takes."""
     rows = file.open()
     n_rows, width = map(int, rows.shape)
-    with reading(Path(str(file)), "vectors"):
+    with reading(str(file), "vectors"):
         ends = np.concatenate([np.asarray(rows[:1]), np.asarray(rows[n_rows - 1 : n_rows])])
     return Description(n_rows, width, np.dtype(rows.dtype).name, digest(ends))
 
@@ -166,12 +186,12 @@ def write_input(X: Any, rows: Any, folder: SharedFolder, cluster: Cluster) -> li
     folder.remove(INPUT)
     if is_dask(X):
         blocks = X.rechunk({1: -1}).to_delayed()[:, 0].tolist()
-        arguments = [(f"{i:06}.npy", folder) for i in range(len(blocks))]
+        arguments = [(Block(i), folder) for i in range(len(blocks))]
         written = list(cluster.run_delayed("writing the rows", save_block, blocks, arguments))
     else:
         size = max(1, SHARD_BYTES // (rows.shape[1] * rows.dtype.itemsize))
         blocks = blocks_of(rows.shape[0], size)
-        written = [save_block(rows[block], f"{block.start:012}.npy", folder) for block in blocks]
+        written = [save_block(rows[some], Block(i), folder) for i, some in enumerate(blocks)]
     place = replace(folder, url=f"{folder.url}/{INPUT}")
     names = [name for name in written if name is not None]
     if not names:
@@ -180,10 +200,10 @@ def write_input(X: Any, rows: Any, folder: SharedFolder, cluster: Cluster) -> li
     return shards
 
 
-def save_block(block: Any, name: str, folder: SharedFolder) -> str | None:
-    """A task: write a block of rows, if it has any; its name."""
-    rows = np.ascontiguousarray(block)
+def save_block(rows: Any, block: Block, folder: SharedFolder) -> str | None:
+    """A task: write a block of rows, if it has any; the name of the file."""
+    rows = np.ascontiguousarray(rows)
     if len(rows) == 0:
         return None
-    folder.save(f"{INPUT}/{name}", rows)
-    return name
+    folder.save(f"{INPUT}/{block.file_name}", rows)
+    return block.file_name

@@ -76,6 +76,7 @@ class ClusterPages:
             n_pages=n_pages,
             cards=self._cards(shown, asked["show"]),
             histogram=histogram,
+            largest=largest,
             filtered=asked["least"] > 0 or asked["most"] < largest or asked["q"] != "",
         )
 

@@ -20,8 +20,9 @@ from closure_kmeans.retrieval.verification import align
 if TYPE_CHECKING:
     from closure_kmeans.retrieval import ImageIndex, Query, Result
 
-# Photos that are kept for further queries; older ones are forgotten.
-MOST_UPLOADS = 64
+# Photos that are kept for further queries; then those are forgotten that were not asked about for longest. More than
+# wait in any line, so that none is forgotten before its turn.
+MOST_UPLOADS = 256
 N_RESULTS, N_VERIFIED = 24, 200
 # Of an image that is gone.
 UNKNOWN_SIZE = 400, 300
@@ -110,7 +111,10 @@ class Searches:
 
     def upload(self, key: str) -> Upload | None:
         """A photo that was sent and is still there."""
-        return self._uploads.get(key)
+        with self._lock:
+            if key in self._uploads:
+                self._uploads.move_to_end(key)
+            return self._uploads.get(key)
 
     # -- questions -----------------------------------------------------------------------------------------------------
 

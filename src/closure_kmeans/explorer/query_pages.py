@@ -15,7 +15,7 @@ from closure_kmeans.explorer.queries import Question, Searches, Upload, picture_
 from closure_kmeans.explorer.site import Site, number_in
 
 IMAGES_PER_PAGE = 60
-# Threads that search: further queries wait in line, and pages and pictures do not wait for them.
+# Threads that decode photos and search: further ones wait in line, and pages and pictures do not wait for them.
 SEARCH_THREADS = 2
 # Bytes of a photo that is sent.
 MOST_BYTES = 24 << 20
@@ -112,7 +112,7 @@ class QueryPages:
                     if n_bytes > MOST_BYTES:
                         raise HTTPException(413, f"a photo must have at most {MOST_BYTES >> 20} MB")
                     file.write(chunk)
-            await to_thread.run_sync(searches.keep, upload, limiter=self._site.decoding)
+            await to_thread.run_sync(searches.keep, upload, limiter=self._searching)
         except BaseException as error:
             upload.path.unlink(missing_ok=True)
             if isinstance(error, ValueError):  # no image

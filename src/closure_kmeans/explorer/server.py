@@ -8,8 +8,8 @@ import secrets
 import socket
 import threading
 import webbrowser
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -71,3 +71,17 @@ def serve(app: Any, listening: socket.socket, *, open_browser: str | None, prepa
         threading.Thread(target=webbrowser.open, args=(open_browser,), daemon=True).start()
     with suppress(KeyboardInterrupt):
         server.run([listening])
+
+
+@contextmanager
+def running(app: Any) -> Iterator[str]:
+    """Answer requests of this machine beside the program, until the block ends; yields the address, without a slash."""
+    with bind(HERE, None) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            yield address(listening, None).rstrip("/")
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -10,7 +10,17 @@ from closure_kmeans.retrieval.evaluation import (
 )
 from closure_kmeans.retrieval.index import ImageIndex, Query, Result
 from closure_kmeans.retrieval.inverted import InvertedFile, Ranking, append, invert, rank, remove
-from closure_kmeans.retrieval.verification import Alignment, Places, Verification, align, count_inliers, place, rerank
+from closure_kmeans.retrieval.verification import (
+    Alignment,
+    Matches,
+    Places,
+    Verification,
+    align,
+    beyond_chance,
+    match_images,
+    place,
+    rerank,
+)
 from closure_kmeans.retrieval.vocabulary import (
     METHODS,
     Vocabulary,
@@ -29,6 +39,7 @@ __all__ = [
     "Extraction",
     "ImageIndex",
     "InvertedFile",
+    "Matches",
     "OxfordQuery",
     "Places",
     "Query",
@@ -40,12 +51,13 @@ __all__ = [
     "align",
     "append",
     "average_precision",
+    "beyond_chance",
     "collect",
-    "count_inliers",
     "invert",
     "learn_vocabulary",
     "load_collection",
     "load_vocabulary",
+    "match_images",
     "oxford_score",
     "place",
     "rank",

@@ -146,6 +146,28 @@ def find_inliers(
 
 
 @kernel
+def count_carried(ends: Array, transform: Array, tolerances: tuple[float, float]) -> int:
+    """How many pairs a transformation carries into each other, there and back, though regions be in several of them.
+
+    ``ends`` holds x and y of the one region of each pair, and x and y of the other, a (4, n) array. Never fewer than
+    ``find_inliers`` finds, and found much sooner.
+    """
+    a, b, c, d = transform[0, 0], transform[0, 1], transform[1, 0], transform[1, 1]
+    right, down = transform[0, 2], transform[1, 2]
+    determinant = a * d - b * c
+    if not abs(determinant) > 0:  # NaN too
+        return 0
+    near, back_near = tolerances[1] ** 2, (tolerances[0] * determinant) ** 2
+    n_carried = 0
+    for pair in range(ends.shape[1]):
+        x = ends[2, pair] - (a * ends[0, pair] + b * ends[1, pair] + right)
+        y = ends[3, pair] - (c * ends[0, pair] + d * ends[1, pair] + down)
+        back_x, back_y = d * x - b * y, a * y - c * x
+        n_carried += (x * x + y * y <= near) & (back_x * back_x + back_y * back_y <= back_near)
+    return n_carried
+
+
+@kernel
 def fit_affine(keypoints: Array, others: Array, pairs: Array, out: Array) -> bool:
     """The affine transformation of least squared error between pairs; false if they lie on a line."""
     n = pairs.shape[0]
@@ -185,12 +207,18 @@ def verify_pairs(
     trial = np.empty((2, 3))
     found = np.empty(pairs.shape[0], np.int32)
     inliers = np.empty(pairs.shape[0], np.int32)
+    ends = np.empty((4, pairs.shape[0]))
+    for pair in range(pairs.shape[0]):
+        for t in range(2):
+            ends[t, pair], ends[2 + t, pair] = keypoints[pairs[pair, 0], t], others[pairs[pair, 1], t]
     n_best = 0
     n_trials = float(pairs.shape[0])
     for pair in range(pairs.shape[0]):
         if pair >= n_trials:
             break
         transform_between(keypoints[pairs[pair, 0]], others[pairs[pair, 1]], dof, trial)
+        if count_carried(ends, trial, tolerances) <= n_best:
+            continue
         n_found = find_inliers(keypoints, others, pairs, trial, tolerances, found)
         if n_found > n_best:
             n_best = n_found
@@ -208,6 +236,27 @@ def verify_pairs(
         inliers[:n_best] = found[:n_best]
         best[:] = trial
     return pairs[inliers[:n_best]]
+
+
+@kernel
+def count_places(keypoints: Array, others: Array, pairs: Array, tolerances: tuple[float, float]) -> int:
+    """How many pairs are in places of their own: farther than the tolerance from those before, in both pictures."""
+    counted = np.empty(pairs.shape[0], np.int64)
+    n_places = 0
+    for pair in range(pairs.shape[0]):
+        i, j = pairs[pair, 0], pairs[pair, 1]
+        alone = True
+        for place in range(n_places):
+            a, b = pairs[counted[place], 0], pairs[counted[place], 1]
+            here = (keypoints[i, 0] - keypoints[a, 0]) ** 2 + (keypoints[i, 1] - keypoints[a, 1]) ** 2
+            there = (others[j, 0] - others[b, 0]) ** 2 + (others[j, 1] - others[b, 1]) ** 2
+            if here <= tolerances[0] ** 2 or there <= tolerances[1] ** 2:
+                alone = False
+                break
+        if alone:
+            counted[n_places] = pair
+            n_places += 1
+    return n_places
 
 
 @kernel
@@ -232,11 +281,13 @@ def verify_images(
     images: Array,
     dof: int,
     tolerance: float,
+    n_pairs: Array,
     n_inliers: Array,
+    n_places: Array,
     first: int,
     last: int,
 ) -> None:
-    """Count the inliers between a query and the images ``images[first:last]``.
+    """Count the pairs of regions between a query and the images ``images[first:last]``, the inliers, and their places.
 
     Image i has the regions from ``starts[i]`` up to those of the next. ``tolerance`` is a share of the reach of each
     picture's keypoints.
@@ -246,9 +297,12 @@ def verify_images(
     for place in range(first, last):
         begin, end = starts[images[place]], starts[images[place] + 1]
         pairs = match_words(words, all_words[begin:end])
+        n_pairs[place] = pairs.shape[0]
         if pairs.shape[0] == 0:
-            n_inliers[place] = 0
+            n_inliers[place] = n_places[place] = 0
             continue
         others = all_keypoints[begin:end]
         tolerances = (own, tolerance * reach(others))
-        n_inliers[place] = verify_pairs(keypoints, others, pairs, dof, tolerances, transform).shape[0]
+        inliers = verify_pairs(keypoints, others, pairs, dof, tolerances, transform)
+        n_inliers[place] = inliers.shape[0]
+        n_places[place] = count_places(keypoints, others, inliers, tolerances)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
 
 from closure_kmeans import ClosureKMeans
 from closure_kmeans import _validation as check
@@ -29,6 +30,8 @@ COLMAP_MANY, COLMAP_PROBES = 1000, 16
 # Types of VISE's descriptors.
 VISE_TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<u1"), 4: np.dtype("<f4")}
 VISE_FLOATS = 4
+# The bit of OpenCV's criteria that says that their count holds.
+OPENCV_COUNT = 1
 
 
 def save_colmap_tree(
@@ -207,8 +210,15 @@ class BOWKMeansTrainer:
     ----------
     clusterCount : int
         Number of words.
+    termcrit : (type, count, epsilon), optional
+        OpenCV's criteria; a type with ``cv2.TERM_CRITERIA_COUNT`` limits the iterations to the count. Otherwise a fit
+        ends when it has converged.
+    attempts : int, default=1
+        Fits from different starts, of which the best is kept. OpenCV's default of 3 makes up for its random starts.
+    flags : int, optional
+        OpenCV's kinds of random starts, all of which are replaced by the start from a tree.
     **settings
-        Parameters of :class:`~closure_kmeans.ClosureKMeans`. OpenCV's criteria, attempts and flags have no counterpart.
+        Parameters of :class:`~closure_kmeans.ClosureKMeans`.
 
     Examples
     --------
@@ -219,9 +229,20 @@ class BOWKMeansTrainer:
     (50, 128)
     """
 
-    def __init__(self, clusterCount: int, **settings: Any) -> None:
+    def __init__(
+        self,
+        clusterCount: int,
+        termcrit: tuple[int, int, float] | None = None,
+        attempts: int = 1,
+        flags: int | None = None,
+        **settings: Any,
+    ) -> None:
         check.integer("clusterCount", clusterCount, 1)
+        check.integer("attempts", attempts, 1)
+        if termcrit is not None and termcrit[0] & OPENCV_COUNT:
+            settings["max_iter"] = termcrit[1]
         self._model = ClosureKMeans(clusterCount, **settings)
+        self._attempts = attempts
         self._descriptors: list[NDArray[Any]] = []
 
     def add(self, descriptors: ArrayLike) -> None:
@@ -253,5 +274,8 @@ class BOWKMeansTrainer:
             if not self._descriptors:
                 raise ValueError("descriptors must be added before they can be clustered")
             descriptors = np.concatenate(self._descriptors)
-        words: NDArray[np.float32] = self._model.fit(descriptors).cluster_centers_.astype(np.float32)
+        seeds = check.generator(self._model.random_state).integers(2**31, size=self._attempts - 1).tolist()
+        models = [self._model, *(clone(self._model).set_params(random_state=seed) for seed in seeds)]
+        best = min((model.fit(descriptors) for model in models), key=lambda model: model.inertia_)
+        words: NDArray[np.float32] = best.cluster_centers_.astype(np.float32)
         return words

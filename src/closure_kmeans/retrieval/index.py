@@ -29,9 +29,9 @@ from closure_kmeans.retrieval.verification import (
     ELLIPSES,
     Places,
     Verification,
-    count_inliers,
-    is_beyond_chance,
+    beyond_chance,
     join_places,
+    match_images,
     place,
     rerank,
     select_places,
@@ -207,7 +207,7 @@ class ImageIndex:
         n_results : int or None, default=10
             How many images to find; None for all that share a word.
         n_rerank : int, default=0
-            How many of the best to verify: those whose words are in the right places come first.
+            How many of the best to verify: those with more words in place than chance explains come first.
         verification : Verification, optional
             How.
         n_jobs : int, optional
@@ -222,15 +222,13 @@ class ImageIndex:
         if n_rerank == 0:
             return self._results(ranking)
         settings = verification or Verification()
-        n_verified = min(n_rerank, len(ranking.images))
-        found = count_inliers(query.places, self._places, ranking.images[:n_verified], settings, n_jobs)
-        ranking, inliers = rerank(ranking, found)
-        results = self._results(ranking)[:n_results]
-        for i, n_inliers in enumerate(inliers[:n_results].tolist()):
-            others = self._places.of(results[i].image)
-            verified = is_beyond_chance(query.places, others, n_inliers, settings.tolerance)
-            results[i] = results[i]._replace(inliers=n_inliers, verified=verified)
-        return results
+        first = ranking.images[:n_rerank]
+        matches = match_images(query.places, self._places, first, settings, n_jobs)
+        verified = beyond_chance(matches, settings.tolerance)
+        results = self._results(ranking)
+        for i, (inliers, holds) in enumerate(zip(matches.inliers.tolist(), verified.tolist(), strict=True)):
+            results[i] = results[i]._replace(inliers=inliers, verified=holds)
+        return [results[i] for i in rerank(ranking, matches.inliers, verified)[:n_results]]
 
     def _results(self, ranking: Ranking) -> list[Result]:
         return [

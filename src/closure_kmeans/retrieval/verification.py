@@ -22,9 +22,9 @@ from closure_kmeans.retrieval.inverted import Ranking
 
 # Columns of keypoints: x, y, diameter and angle of a circle, or x, y and a, b, c of an ellipse.
 CIRCLES, ELLIPSES = 4, 5
-# Inliers without which two pictures are not held to show the same.
-MIN_INLIERS = 4
-# How many pictures of something else may be held to show the same, for each that is compared.
+# Places without which two pictures are not held to show the same.
+MIN_PLACES = 4
+# How many pictures of something else a query may hold to show the same, by chance.
 FALSE_ALARMS = 0.01
 VERIFIERS = ("matches", "opencv")
 
@@ -47,6 +47,14 @@ class Alignment(NamedTuple):
 
     transform: NDArray[np.float64]  # (2, 3) affine
     pairs: NDArray[np.int32]  # (n, 2) regions of the one and of the other that it carries into each other
+
+
+class Matches(NamedTuple):
+    """How well a query and each of some images match."""
+
+    pairs: NDArray[np.int64]  # (n,) of regions that have the same word
+    inliers: NDArray[np.int64]  # (n,) pairs in the right place
+    places: NDArray[np.int64]  # (n,) such places, farther from each other than the tolerance
 
 
 class Verification(NamedTuple):
@@ -132,12 +140,16 @@ def align(query: Places, other: Places, settings: Verification = Verification())
     transform = np.full((2, 3), np.nan)
     if len(pairs) == 0:
         return Alignment(transform, pairs)
-    own, others = (settings.tolerance * _kernels.reach(one.keypoints) for one in (query, other))
-    tolerances = own, others
+    tolerances = _tolerances(query, other, settings)
     if settings.verifier == "opencv":
         return _align_by_opencv(query.keypoints, other.keypoints, pairs, tolerances)
     pairs = _kernels.verify_pairs(query.keypoints, other.keypoints, pairs, dof, tolerances, transform)
     return Alignment(transform, pairs)
+
+
+def _tolerances(query: Places, other: Places, settings: Verification) -> tuple[float, float]:
+    """The distances allowed in the one picture and in the other."""
+    return settings.tolerance * _kernels.reach(query.keypoints), settings.tolerance * _kernels.reach(other.keypoints)
 
 
 def _align_by_opencv(
@@ -155,61 +167,72 @@ def _align_by_opencv(
     return Alignment(found, agreed[inliers[:n_inliers]])
 
 
-def count_inliers(
+def match_images(
     query: Places,
     places: Places,
     images: NDArray[np.int64],
     settings: Verification = Verification(),  # noqa: B008
     n_jobs: int | None = None,
-) -> NDArray[np.int64]:
-    """How many regions of a query find their place in each of some images.
+) -> Matches:
+    """How many regions of a query find their place in each of some images, and how many could.
 
     >>> corners = [[0, 0, 4, 0], [10, 0, 4, 0], [0, 10, 4, 0], [10, 10, 4, 0]]
     >>> query = place([0, 1, 2, 3], corners)
     >>> images = place([0, 1, 2, 3, 7, 8], [*corners, *corners[:2]], offsets=[0, 4, 6])
-    >>> count_inliers(query, images, np.array([0, 1])).tolist()
+    >>> match_images(query, images, np.array([0, 1])).inliers.tolist()
     [4, 0]
     """
     dof = check_verification(settings, query, places)
-    n_inliers = np.zeros(len(images), np.int64)
+    matches = Matches(*np.zeros((3, len(images)), np.int64))
     if settings.verifier == "opencv":
-        n_inliers[:] = [len(align(query, places.of(image), settings).pairs) for image in images]
-        return n_inliers
+        for i, image in enumerate(images):
+            other = places.of(image)
+            inliers = align(query, other, settings).pairs
+            matches.pairs[i] = len(_kernels.match_words(query.words, other.words))
+            matches.inliers[i] = len(inliers)
+            tolerances = _tolerances(query, other, settings)
+            matches.places[i] = _kernels.count_places(query.keypoints, other.keypoints, inliers, tolerances)
+        return matches
     verify = partial(
         _kernels.verify_images,
         *(query.words, query.keypoints, places.offsets, places.words, places.keypoints),
-        *(np.ascontiguousarray(images, np.int64), dof, float(settings.tolerance), n_inliers),
+        *(np.ascontiguousarray(images, np.int64), dof, float(settings.tolerance)),
+        *(matches.pairs, matches.inliers, matches.places),
     )
     with Threads(count_threads(n_jobs)) as threads:
         threads.for_each_block(verify, len(images))
-    return n_inliers
+    return matches
 
 
-def is_beyond_chance(query: Places, other: Places, n_inliers: int, tolerance: float) -> bool:
-    """Whether more regions are in place than two pictures have by chance (a contrario: Moisan and Stival 2004).
+def beyond_chance(matches: Matches, tolerance: float) -> NDArray[np.bool_]:
+    """Which images have regions in more places than chance explains (a contrario: Moisan and Stival 2004).
 
     By chance, regions of the same word are in place as often as the circle of the tolerance is a part of the picture.
-    Each such pair is a hypothesis, which counts itself. With few words there are many, and it takes more inliers.
+    Each such pair is a hypothesis, which counts itself, and every image that a query is compared with has its own: the
+    more images and the fewer words there are, the more it takes. Regions that are nearer to each other than the
+    tolerance are in place together or not at all, so they count once.
+
+    >>> eight = np.array([8, 8])
+    >>> beyond_chance(Matches(pairs=np.array([10, 1000]), inliers=eight, places=eight), tolerance=0.04).tolist()
+    [True, False]
     """
-    if n_inliers < MIN_INLIERS:
-        return False
-    n_pairs = len(_kernels.match_words(query.words, other.words))
-    by_chance = min(1.0, math.pi * tolerance**2)
-    return bool(n_pairs * bdtrc(n_inliers - 2, n_pairs - 1, by_chance) < FALSE_ALARMS)
+    others, others_in_place = np.maximum(matches.pairs - 1, 1), np.maximum(matches.places - 1, 1)
+    by_chance = bdtrc(others_in_place - 1, others, min(1.0, math.pi * tolerance**2))
+    n_hypotheses = len(matches.pairs) * matches.pairs
+    found: NDArray[np.bool_] = (matches.places >= MIN_PLACES) & (n_hypotheses * by_chance < FALSE_ALARMS)
+    return found
 
 
-def rerank(ranking: Ranking, n_inliers: NDArray[np.int64]) -> tuple[Ranking, NDArray[np.int64]]:
-    """Put images with enough inliers first, by their number and then by score; the others keep their order.
+def rerank(ranking: Ranking, inliers: NDArray[np.int64], verified: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The order that puts verified images first, by their inliers and then by score; the others keep theirs.
 
-    ``n_inliers`` are those of the first images of the ranking. Returns the inliers in the new order too, 0 for images
-    that were not looked at.
+    ``inliers`` and ``verified`` are those of the first images of the ranking: as many as were looked at.
 
-    >>> ranking = Ranking(np.array([8, 3]), np.array([0.5, 0.4]))
-    >>> best, inliers = rerank(ranking, np.array([0, 12]))
-    >>> best.images.tolist(), inliers.tolist()
-    ([3, 8], [12, 0])
+    >>> ranking = Ranking(np.array([8, 3, 5]), np.array([0.5, 0.4, 0.3]))
+    >>> order = rerank(ranking, np.array([4, 12]), np.array([False, True]))
+    >>> ranking.images[order].tolist()
+    [3, 8, 5]
     """
-    inliers = np.zeros(len(ranking.images), np.int64)
-    inliers[: len(n_inliers)] = n_inliers
-    order = np.argsort(-np.where(inliers >= MIN_INLIERS, inliers, 0), kind="stable")
-    return Ranking(ranking.images[order], ranking.scores[order]), inliers[order]
+    counted = np.zeros(len(ranking.images), np.int64)
+    counted[: len(inliers)] = np.where(verified, inliers, 0)
+    return np.argsort(-counted, kind="stable")

@@ -133,12 +133,17 @@ def _open_folder(path: Path, name: str | None) -> Vectors:
 
 def choose_shards(folder: str, names: Iterable[str]) -> list[str]:
     """Of the names of the files in a folder those of vectors, in order; they must be of one kind."""
-    shards = sorted(name for name in names if Path(name).suffix.lower() in _READERS and name[0] != ".")
+    shards = sorted(filter(is_shard, names))
     suffixes = sorted({Path(name).suffix.lower() for name in shards})
     if len(suffixes) != 1:
         found = f"there are {', '.join(suffixes)}" if suffixes else "there is none"
         raise FileFormatError(f"the folder '{folder}' must hold files of vectors of one kind, but {found}")
     return shards
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file of this name, in a folder of vectors, is taken for some of them."""
+    return Path(name).suffix.lower() in _READERS and name[0] != "."
 
 
 def _unwrapped(rows: Rows, label: str) -> NDArray[Any] | Vectors:

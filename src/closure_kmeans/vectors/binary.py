@@ -41,10 +41,15 @@ def map_npy(path: Path, name: str | None = None) -> NDArray[Any]:
     size = file_size(path, minimum=10)
     with reading(path, ".npy"):
         header = _npy_header(path, size)
+    check_npy(path, header, size)
+    return np.memmap(path, header.dtype, "r", header.offset, header.shape, "F" if header.in_columns else "C")
+
+
+def check_npy(path: Path | str, header: Header, size: int) -> None:
+    """Whether a file of some bytes holds the vectors that its header tells of."""
     check_kind(str(path), header.shape, header.dtype)
     n_bytes = header.offset + math.prod(header.shape) * header.dtype.itemsize
     _check_size(path, f"{header.shape[0]} x {header.shape[1]} values of {header.dtype}", n_bytes, size)
-    return np.memmap(path, header.dtype, "r", header.offset, header.shape, "F" if header.in_columns else "C")
 
 
 def _npy_header(path: Path, size: int) -> Header:
@@ -120,7 +125,7 @@ def map_bin(path: Path, name: str | None = None) -> NDArray[Any]:
     return np.memmap(path, dtype, "r", 8, shape)
 
 
-def _check_size(path: Path, contents: str, expected: int, size: int, hint: str = "") -> None:
+def _check_size(path: Path | str, contents: str, expected: int, size: int, hint: str = "") -> None:
     if size != expected:
         raise FileFormatError(f"'{path}' should have {contents}, {expected} bytes in all, but has {size} bytes{hint}")
 
@@ -131,8 +136,12 @@ def _hint(start: bytes) -> str:
 
 def write_npy(path: Path, X: NDArray[Any]) -> None:
     """Write an ``.npy`` file."""
+    if X.dtype.hasobject:
+        raise ValueError(f"an .npy file holds numbers, which {X.dtype} is not")
+    X = np.ascontiguousarray(X)
     with replacing(path) as beside, beside.open("wb") as file:
-        np.lib.format.write_array(file, X, allow_pickle=False)
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(X))
+        file.write(X.data)  # NumPy itself would not say why a disk takes no more
 
 
 def write_vecs(path: Path, X: NDArray[Any]) -> None:

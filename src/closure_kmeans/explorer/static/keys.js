@@ -2,7 +2,7 @@
 const PAGES = { 1: "/", 2: "/map", 3: "/fit", 4: "/query" };
 
 function typing(target) {
-  return target.closest("input, textarea, select, dialog[open]") !== null;
+  return target.closest("input:not([type=file]), dialog[open]") !== null;
 }
 
 function move(step) {
@@ -13,7 +13,7 @@ function move(step) {
   stops[now]?.classList.remove("on");
   next.classList.add("on");
   next.scrollIntoView({ block: "nearest" });
-  (next.querySelector("h2 a, a") ?? next).focus({ preventScroll: true });
+  (next.querySelector("h2 a, a, input") ?? next).focus({ preventScroll: true });
 }
 
 addEventListener("keydown", (event) => {

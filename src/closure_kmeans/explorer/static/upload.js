@@ -16,7 +16,6 @@ async function send(photo) {
 }
 
 file.addEventListener("change", () => file.files[0] && send(file.files[0]));
-drop.addEventListener("keydown", (event) => event.key === "Enter" && file.click());
 for (const kind of ["dragover", "dragleave", "drop"]) {
   addEventListener(kind, (event) => {
     event.preventDefault();
