@@ -348,6 +348,14 @@ def test_the_report_holds_everything(catalog, tmp_path):
     assert "default-src 'none'" in text
 
 
+def test_the_report_says_what_is_in_a_cluster(tmp_path):
+    write_report(tmp_path / "a.html", make_catalog(pictures=False), n_clusters=3)
+    text = (tmp_path / "a.html").read_text()
+    assert len(re.findall(r"<q[^>]*>thing \d+</q>", text)) == 3  # the most typical
+    assert re.search(r"<span>(red|green|blue)</span> <small>\d+ %", text)  # the most frequent
+    assert len(re.findall(r"<dt>next to it</dt><dd>\d+ at ", text)) == 3
+
+
 def test_a_report_escapes_what_it_is_told(tmp_path):
     X = make_rows(20)
     model = ClosureKMeans(n_clusters=2, random_state=0).fit(X)

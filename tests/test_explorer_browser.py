@@ -5,17 +5,19 @@ It needs Playwright and a Chromium: the one of the system, or the one that CLOSU
 
 import os
 import shutil
-import threading
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from closure_kmeans.checkpoint import FILE_NAME
 from closure_kmeans.explorer.app import make_app
-from closure_kmeans.explorer.fit import fit_of_checkpoint
+from closure_kmeans.explorer.fit import fit_of_checkpoint, fit_of_model
 from closure_kmeans.explorer.queries import Searches
-from closure_kmeans.explorer.server import address, bind
+from closure_kmeans.explorer.server import running
 from tests.explorer_data import make_catalog, make_index, make_rows, write_photos
 
+ROOT = Path(__file__).parents[1]
 CHROMIUM = os.environ.get("CLOSURE_KMEANS_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
@@ -37,20 +39,16 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def url(folder):
-    """A server on this machine."""
-    import uvicorn
-
+def searches(folder):
     searches = Searches(make_index(folder / "photos"), "photos.index", folder / "uploads")
     searches.prepare()
-    app = make_app(make_catalog(), searches, lambda: fit_of_checkpoint(folder / "ck"))
-    with bind("127.0.0.1", None) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-        thread = threading.Thread(target=server.run, args=([listening],))
-        thread.start()
-        yield address(listening, None).rstrip("/")
-        server.should_exit = True
-        thread.join()
+    return searches
+
+
+@pytest.fixture(scope="module")
+def url(folder, searches):
+    with running(make_app(make_catalog(), searches, lambda: fit_of_checkpoint(folder / "ck"))) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +100,7 @@ def test_open_sort_page_and_look_at_a_cluster(page):
     sizes = [int(text) for text in page.locator(".card .size b").all_text_contents()]
     assert sizes == sorted(sizes, reverse=True)
     follow(page, page.get_by_role("link", name="Tightness"))
-    follow(page, page.get_by_role("link", name="descending"))
+    follow(page, page.get_by_role("link", name="loosest first"))
     spreads = page.locator(".card .facts div[title^=root] dd").all_text_contents()
     assert list(map(float, spreads)) == sorted(map(float, spreads))
     follow(page, page.get_by_role("link", name="Next →"))
@@ -247,8 +245,28 @@ def test_a_fit_is_seen_while_it_runs(browser, url, folder):
     page.close()
 
 
-def test_the_benchmark_of_the_pages(browser):
+def test_the_benchmark_of_the_pages(browser, searches):
     pages = pytest.importorskip("benchmarks.pages", reason="the benchmarks are not part of the source distribution")
-    found = pages.measure(make_catalog(), browser)
-    assert set(found["pages"]) == set(pages.PAGES)
+    found = pages.measure(make_catalog(), browser, searches)
+    assert set(found["pages"]) == {*pages.PAGES, *pages.QUERY_PAGES}
     assert len(found["frames"]) > 1
+
+
+def test_the_pictures_in_the_docs_can_be_taken(browser, tmp_path):
+    """Each is taken by the script again, in the size that it has there."""
+    screenshots = pytest.importorskip(
+        "benchmarks.screenshots", reason="the benchmarks are not part of the source distribution"
+    )
+    for name in ("photos", "uploads"):
+        (tmp_path / name).mkdir()
+    screenshots.write_photos(tmp_path / "photos")
+    searches = Searches(make_index(tmp_path / "photos"), "photos.index", tmp_path / "uploads")
+    catalog = make_catalog(pictures=False, metadata=False)
+    with running(make_app(catalog, searches, lambda: fit_of_model(catalog.model))) as url:
+        unseen = [shot._replace(point=None) for shot in screenshots.SHOTS]  # other clusters lie there
+        screenshots.take(unseen, browser, url, searches, tmp_path)
+    there = sorted((ROOT / "docs" / "images").glob("explorer-*"))
+    assert [path.name for path in there] == sorted(shot.file for shot in screenshots.SHOTS)
+    for path in there:
+        with Image.open(tmp_path / path.name) as taken, Image.open(path) as shown:
+            assert taken.size == shown.size, path.name

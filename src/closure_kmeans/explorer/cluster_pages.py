@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from closure_kmeans.explorer import charts
+from closure_kmeans.explorer.cards import make_cards
 from closure_kmeans.explorer.catalog import Catalog
 from closure_kmeans.explorer.params import Params
 from closure_kmeans.explorer.pictures import draw_vector, missing
@@ -74,30 +75,11 @@ class ClusterPages:
             n_found=len(found),
             page=page,
             n_pages=n_pages,
-            cards=self._cards(shown, asked["show"]),
+            cards=make_cards(catalog, shown, asked["show"], TILES_PER_CLUSTER),
             histogram=histogram,
             largest=largest,
             filtered=asked["least"] > 0 or asked["most"] < largest or asked["q"] != "",
         )
-
-    def _cards(self, clusters: list[int], show: str, n_tiles: int = TILES_PER_CLUSTER) -> list[dict[str, Any]]:
-        """What a list shows of some clusters."""
-        catalog = self._catalog
-        cards = []
-        for cluster, neighbors in zip(clusters, catalog.neighbors(clusters, 1), strict=True):
-            members = catalog.members(cluster)
-            card = {
-                "cluster": cluster,
-                "size": float(catalog.sizes[cluster]),
-                "spread": None if catalog.spreads is None else float(catalog.spreads[cluster]),
-                "share": None if catalog.shares is None else float(catalog.shares[cluster]),
-                "next": next(iter(neighbors), None),
-                "items": catalog.choose(cluster, show, 0, n_tiles).tolist(),
-                "frequent": [] if catalog.metadata is None else catalog.metadata.frequent(members),
-                "typical": None if catalog.metadata is None else catalog.metadata.typical(members),
-            }
-            cards.append(card)
-        return cards
 
     def cluster(self, request: Request) -> Response:
         """A cluster: all its items, page by page, and the clusters next to it."""
@@ -111,7 +93,7 @@ class ClusterPages:
         return self._site.page(
             request,
             "cluster.html",
-            card=self._cards([cluster], show, 0)[0],
+            card=make_cards(catalog, [cluster], show, 0)[0],
             show=show,
             shows=shows,
             page=page,

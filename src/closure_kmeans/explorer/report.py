@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 import os
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
 from closure_kmeans._files import replacing
 from closure_kmeans.explorer import charts
+from closure_kmeans.explorer.cards import make_cards
 from closure_kmeans.explorer.catalog import Catalog
 from closure_kmeans.explorer.fit import fit_of_model
 from closure_kmeans.explorer.pictures import Encoded, draw_vector, missing
@@ -59,7 +60,8 @@ def write_report(
         .render(
             style=Markup((files("closure_kmeans.explorer") / "static" / STYLE).read_text("utf-8")),
             catalog=catalog,
-            cards=[_card(catalog, cluster, show) for cluster in clusters],
+            cards=make_cards(catalog, clusters, show if show in catalog.shows else "random", N_ITEMS),
+            look=partial(look_of, catalog),
             histogram=charts.draw_histogram(catalog.sizes),
             map=charts.draw_map(catalog.places, catalog.sizes, catalog.spreads),
             curve=curve,
@@ -68,16 +70,6 @@ def write_report(
     )
     with replacing(Path(path)) as beside:
         beside.write_text(text, encoding="utf-8")
-
-
-def _card(catalog: Catalog, cluster: int, show: str) -> dict[str, Any]:
-    items = catalog.choose(cluster, show if show in catalog.shows else "random", 0, N_ITEMS).tolist()
-    members = catalog.members(cluster)
-    return {
-        "cluster": cluster,
-        "frequent": [] if catalog.metadata is None else catalog.metadata.frequent(members),
-        "looks": [(item, look_of(catalog, item)) for item in items],
-    }
 
 
 def look_of(catalog: Catalog, item: int) -> str | None:
