@@ -12,6 +12,7 @@ from closure_kmeans.slabs import Totals
 
 CONSTANTS = Constants(
     assign=1e-6,
+    slowest=1.2,
     add=1e-9,
     near=1e-9,
     group=1e-9,

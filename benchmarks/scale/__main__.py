@@ -90,8 +90,14 @@ def measure_costs(arguments: Any, path: Path, share: int) -> Jobs:
     driver = {"what": "driver", "n_clusters": 10 * n_clusters, "width": 128}
     tasks = [
         (
-            {"what": "tasks", "partitions": n_partitions, "n_clusters": n_clusters, "n_rows": N_ROWS // share},
-            lambda n_partitions=n_partitions: [costs.measure(path, n_clusters, n_partitions)],
+            {
+                "what": "tasks",
+                "partitions": n_partitions,
+                "n_clusters": n_clusters,
+                "n_rows": N_ROWS // share,
+                "workers": arguments.workers,
+            },
+            lambda n_partitions=n_partitions: [costs.measure_tasks(path, n_clusters, n_partitions, arguments.workers)],
         )
         for n_partitions in (16, 4, 1)
     ]

@@ -6,10 +6,12 @@ other processes can only be timed by the clock: let nothing else run.
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -33,6 +35,13 @@ from closure_kmeans.slabs import Totals, means_of, no_totals
 
 ITERATIONS = 12
 REPEATS = 5
+
+
+def measure_tasks(path: Path, n_clusters: int, n_partitions: int, n_workers: int) -> Row:
+    """What tasks take while all workers are busy: they share caches and memory."""
+    with ProcessPoolExecutor(n_workers, multiprocessing.get_context("spawn")) as pool:
+        rows = list(pool.map(measure, *zip(*[(path, n_clusters, n_partitions)] * n_workers, strict=True)))
+    return {name: statistics.mean(row[name] for row in rows) for name in rows[0]}
 
 
 def measure(path: Path, n_clusters: int, n_partitions: int) -> Row:

@@ -30,9 +30,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class Constants:
-    """Measured by ``python -m benchmarks.scale costs`` and ``replicas``: seconds, the first five of one core."""
+    """Measured by ``python -m benchmarks.scale costs`` and ``replicas``: seconds, at first of one core."""
 
-    assign: float  # a point and iteration: coordinates, tree, assignment, sums
+    assign: float  # a point and iteration, on average: coordinates, tree, assignment, sums
+    slowest: float  # how many times as long the slowest partition takes
     add: float  # a value of the sums, to add it
     near: float  # a pair of centre and cell, for the workers to find which are near each other
     group: float  # a pair of centre and partition that it is near, for the driver to list it
@@ -134,7 +135,7 @@ def iteration(
     centers_of_machine = min(4 * values, touched * 4 * width * n_partitions / n_machines) * 2
     partition_memory = per_partition * (row_bytes + 4 * TREE_DIMS + 48) + touched * 12 * width
     return Iteration(
-        assign=constants.assign * per_partition * n_rounds,
+        assign=constants.assign * per_partition * max(constants.slowest, n_rounds),
         rows=0.0 if in_memory else rows_of_machine / machine.storage,
         labels=2 * 4 * n_points / n_machines / machine.storage,
         merge=merge,

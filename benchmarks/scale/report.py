@@ -107,6 +107,7 @@ def constants_of(rows: dict[str, list[Row]]) -> Constants:
     spread = by_partitions(rows.get("replicas", rows.get("quality", [])))[-1]
     return Constants(
         assign=max(row["assign"] for row in tasks),
+        slowest=max(row["assign_slowest"] / row["assign"] for row in tasks),
         add=driver["add"],
         near=driver["near"],
         group=driver["group"],
@@ -119,6 +120,7 @@ def constants_of(rows: dict[str, list[Row]]) -> Constants:
 def constants_table(constants: Constants) -> str:
     lines = [
         ["a point assigned and summed up", f"{constants.assign * 1e6:.2f} µs of a core"],
+        ["the slowest partition, against the average", f"{constants.slowest:.2f} times"],
         ["a value of the sums added", f"{constants.add * 1e9:.2f} ns"],
         ["a pair of centre and cell compared", f"{constants.near * 1e9:.2f} ns"],
         ["a pair of centre and partition listed", f"{constants.group * 1e9:.1f} ns"],
