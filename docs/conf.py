@@ -113,6 +113,11 @@ def copy_results(app: Sphinx) -> None:
     shutil.copytree(ROOT / "benchmarks" / "results", results, ignore=shutil.ignore_patterns("*.jsonl"))
 
 
+def forget_pages(app: Sphinx) -> None:
+    """Remove the pages of names that may be gone by now; those of all others are made anew."""
+    shutil.rmtree(DOCS / "generated", ignore_errors=True)
+
+
 def stay_inside(app: Sphinx, name: str, source: list[str]) -> None:
     """Point links that lead out of this folder to the pages that show the same."""
     for place, page in OUTSIDE.items():
@@ -160,6 +165,7 @@ def skip_member(app: Sphinx, what: str, name: str, thing: Any, skip: bool, optio
 def setup(app: Sphinx) -> None:
     """Connect what is above."""
     app.connect("builder-inited", copy_results, priority=100)
+    app.connect("builder-inited", forget_pages, priority=100)
     app.connect("source-read", stay_inside)
     app.connect("doctree-read", keep_units)
     app.connect("autodoc-process-signature", name_aliases)
