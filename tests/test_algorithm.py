@@ -5,6 +5,7 @@ import warnings
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -465,6 +466,24 @@ def test_an_error_in_a_block_is_raised_where_the_call_was_made(n_threads):
         with pytest.raises(ZeroDivisionError):
             threads.for_each_block(work, 100, 1)
         assert threads.for_each_block(work, 2, 1) == [(0, 1), (1, 2)]
+
+
+def test_of_several_errors_the_first_block_s_is_raised_and_no_other_block_is_begun():
+    begun = []
+    failed = Event()
+
+    def work(first, last):
+        begun.append(first)
+        if first == 1:
+            failed.set()
+            raise KeyError
+        if first == 0:
+            failed.wait()
+            raise ZeroDivisionError
+
+    with Threads(2) as threads, pytest.raises(ZeroDivisionError):
+        threads.for_each_block(work, 100, 1)
+    assert sorted(begun) == [0, 1]
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0])

@@ -8,6 +8,7 @@ few there is no need of trees: to test all of them takes no longer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -37,7 +38,7 @@ def suitable_leaf_size(n_points: int, n_clusters: int) -> int:
     >>> suitable_leaf_size(1_000_000, 100_000), suitable_leaf_size(1_000_000, 1000)
     (118, 745)
     """
-    return round(LEAF_POINTS * (n_points / n_clusters) ** LEAF_POWER)
+    return round(LEAF_POINTS * math.pow(n_points / n_clusters, LEAF_POWER))
 
 
 class Neighborhoods(Protocol):
