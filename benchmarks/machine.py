@@ -13,7 +13,8 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks import ROOT
+
 PACKAGES = ("closure-kmeans", "numpy", "numba", "scikit-learn", "faiss-cpu", "superkmeans", "mlpack")
 STATUS = Path("/proc/self/status")
 

@@ -99,6 +99,15 @@ def test_make_explore_is_what_the_makefile_says():
     assert "<h1>500 <span>clusters" in look_at(*command, cwd=ROOT, env=environment)
 
 
+def test_make_explore_asks_for_no_more_than_its_extra():
+    """The environment that it makes has nothing of these."""
+    script = (
+        "import sys; sys.modules |= dict.fromkeys(['dask', 'faiss', 'h5py', 'matplotlib', 'psutil']); "
+        "import benchmarks.explore"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
 def look_at(*command, **options):
     """The first page of an explorer, which is then told to end."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) as explorer:
