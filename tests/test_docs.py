@@ -91,6 +91,7 @@ def test_the_readme_runs(place):
         )
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_make_explore_is_what_the_makefile_says():
     """It sets up, and then runs this."""
     assert "@$(BIN)/python -m benchmarks.explore\n" in (ROOT / "Makefile").read_text("utf-8")
