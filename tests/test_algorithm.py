@@ -5,6 +5,7 @@ import warnings
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -107,6 +108,28 @@ def test_a_step_that_would_raise_the_distortion_is_redone_by_the_papers_rule(har
     np.testing.assert_array_equal(step.state.labels, expected)
     assert step.n_active == np.count_nonzero(expected != labels) > 0
     assert step.state.clusters.inertia < state.clusters.inertia
+
+
+@given(st.integers(0, 40), st.booleans(), st.booleans(), st.integers(0, 2**32 - 1))
+def test_clusters_whose_points_are_the_same_are_taken_over(n_moves, spherical, weighted, seed):
+    """The update is the same, bit for bit, whether or not it knows the clusters before; some of them are emptied."""
+    rng = np.random.default_rng(seed)
+    with Threads(1) as threads:
+        weights = rng.random(300) + 0.5 if weighted else np.ones(1)
+        points, _ = arrange_points(load_sift()[:300].astype(np.float32) / 7, weights, 20, None, rng, threads)
+        points = points._replace(spherical=spherical)
+        labels = rng.permutation(300).astype(np.int32) % 20
+        before = update(points, labels, 20, threads)
+        moved = labels.copy()
+        moved[rng.integers(300, size=n_moves)] = rng.integers(20, size=n_moves)
+        if n_moves > 30:
+            moved[moved == 3] = 4
+        alone, together = moved.copy(), moved.copy()
+        expected = update(points, alone, 20, threads)
+        found = update(points, together, 20, threads, before=(labels, before))
+    np.testing.assert_array_equal(together, alone)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("rejected", [{1, 2}, {3, 4}, set(range(3, 9))])
@@ -443,6 +466,24 @@ def test_an_error_in_a_block_is_raised_where_the_call_was_made(n_threads):
         with pytest.raises(ZeroDivisionError):
             threads.for_each_block(work, 100, 1)
         assert threads.for_each_block(work, 2, 1) == [(0, 1), (1, 2)]
+
+
+def test_of_several_errors_the_first_block_s_is_raised_and_no_other_block_is_begun():
+    begun = []
+    failed = Event()
+
+    def work(first, last):
+        begun.append(first)
+        if first == 1:
+            failed.set()
+            raise KeyError
+        if first == 0:
+            failed.wait()
+            raise ZeroDivisionError
+
+    with Threads(2) as threads, pytest.raises(ZeroDivisionError):
+        threads.for_each_block(work, 100, 1)
+    assert sorted(begun) == [0, 1]
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numba import njit
 
 from closure_kmeans import _kernels
-from closure_kmeans._instructions import TILE_ROWS, VECTOR_BYTES, score_tile
+from closure_kmeans._instructions import TILE_ROWS, VECTOR_BYTES, score_tile, take_lowest, turn_rows
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.partition import RandomPartition
@@ -301,13 +301,42 @@ def compiled_score_tile(rows, norms, own, panel, center_norms, factors, first, b
     score_tile(rows, norms, own, panel, center_norms, factors, first, best, choice, stays)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=8), st.integers(0, 4))
-def test_take_lowest(found, score):
-    scores = np.array([score for score, _ in found], np.float32)
-    choices = np.array([choice for _, choice in found], np.int32)
-    lowest = min(found)
-    expected = lowest if lowest[0] < score else (score, 7)
-    assert _kernels.take_lowest(scores, choices, float(score), 7) == expected
+@both_precisions
+def test_take_lowest(dtype):
+    """What compiled code does is what the function says, with ties and with rows that have found nothing."""
+    rng = np.random.default_rng(0)
+    shape = TILE_ROWS, VECTOR_BYTES // np.dtype(dtype).itemsize
+    for n_scores in (1, 3, 100):
+        best = rng.integers(n_scores, size=shape).astype(dtype)
+        best[0] = np.inf
+        choice = rng.integers(100, size=shape).astype(np.int32)
+        ours, theirs = ((np.zeros(TILE_ROWS, dtype), np.zeros(TILE_ROWS, np.int32)) for _ in range(2))
+        compiled_take_lowest(best, choice, *ours)
+        take_lowest(best, choice, *theirs)
+        np.testing.assert_array_equal(ours, theirs)
+        pairs = [min(zip(scores, choices, strict=True)) for scores, choices in zip(best, choice, strict=True)]
+        np.testing.assert_array_equal(np.transpose(ours), pairs)
+
+
+@njit
+def compiled_take_lowest(best, choice, lowest, chosen):
+    take_lowest(best, choice, lowest, chosen)
+
+
+@both_precisions
+@pytest.mark.parametrize("n_features", [1, 15, 16, 17, 50])
+def test_turn_rows(n_features, dtype):
+    """What compiled code does is what the function says, whether squares fill the rows or not."""
+    rows = np.random.default_rng(0).random((VECTOR_BYTES // np.dtype(dtype).itemsize, n_features)).astype(dtype)
+    for turn in (turn_rows, compiled_turn_rows):
+        panel = np.zeros(rows.T.shape, dtype)
+        turn(rows, panel)
+        np.testing.assert_array_equal(panel, rows.T)
+
+
+@njit
+def compiled_turn_rows(rows, panel):
+    turn_rows(rows, panel)
 
 
 @pytest.mark.parametrize("hartigan", [False, True])
@@ -368,7 +397,7 @@ def test_rows_that_rounding_hides_are_compared_one_by_one(hartigan):
 def test_list_candidates():
     labels, leaf = np.array([3, 1, 4, 1, 5, 3], np.int32), np.array([5, 0, 3, 1, 2], np.int32)
     slots, candidates = np.full(6, -1, np.int32), np.empty(5, np.int32)
-    n_candidates = _kernels.list_candidates(labels, leaf, slots, candidates)
+    n_candidates = _kernels.list_candidates(labels, leaf, np.zeros((6, 2)), slots, candidates)
     assert list(candidates[:n_candidates]) == reference.list_candidates(labels, leaf) == [3, 1, 4]
     assert slots.tolist() == [-1, 1, -1, 0, 2, -1]
 
@@ -637,8 +666,9 @@ def test_update_clusters(dtype, weighted):
     labels[labels == 3] = 4
     old = np.full((10, 5), 7, points.mean.dtype)
     clusters = Clusters(old.copy(), (old**2).sum(axis=1), *np.zeros((3, 10)))
+    chosen = rng.permutation(10)
     for first, last in ((6, 10), (0, 6)):
-        _kernels.update_clusters(points, *_kernels.group_by_label(labels, 10), clusters, first, last)
+        _kernels.update_clusters(points, *_kernels.group_by_label(labels, 10), clusters, chosen, first, last)
 
     centers, sizes, errors = reference.update_clusters(*numbers(points), labels, old)
     assert_close(clusters.centers, centers, dtype, 100)

@@ -6,6 +6,7 @@ in this file: remove ``__pycache__`` after one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import llvmlite.binding as llvm
@@ -30,6 +31,11 @@ TILE_ROWS = 12
 
 def prefetch(rows: Any, i: int, t: int) -> None:
     """Fetch the cache line that holds ``rows[i, t]``, without waiting for it."""
+
+
+def turn_rows(rows: Array, panel: Array) -> None:
+    """Rows, as many as a vector has numbers, as the columns of a panel."""
+    panel[:] = rows.T
 
 
 def score_tile(
@@ -63,6 +69,12 @@ def score_tile(
     choice[better] = np.broadcast_to(ids, better.shape)[better]
 
 
+def take_lowest(best: Array, choice: Array, lowest: Array, chosen: Array) -> None:
+    """The lowest score in each row of a tile, and its choice: of equal ones the smallest."""
+    lowest[:] = best.min(axis=1)
+    chosen[:] = np.where(best == lowest[:, np.newaxis], choice, np.iinfo(np.int32).max).min(axis=1)
+
+
 def emit_prefetch(_typing: Any, rows: Any, i: Any, t: Any) -> Any:
     """LLVM's instruction on the address of the element."""
 
@@ -82,6 +94,49 @@ def emit_prefetch(_typing: Any, rows: Any, i: Any, t: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(rows, i, t), emit
+
+
+def emit_turn_rows(_typing: Any, rows: Any, panel: Any) -> Any:
+    """A square of values at a time, in registers: blocks of one value, then of two, and so on, change places."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        rows, panel = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args, arguments, strict=True)
+        )
+        vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype))
+        lanes = vectors.lanes
+        n_features = builder.extract_value(panel.shape, 0)
+        index = n_features.type
+        in_squares = builder.mul(builder.udiv(n_features, index(lanes)), index(lanes))
+
+        def place(r: int, t: Any) -> Any:
+            return builder.add(builder.mul(index(r), n_features), t)
+
+        with cgutils.for_range_slice(builder, index(0), in_squares, index(lanes)) as (first, _):
+            square = [vectors.load(rows, place(r, first)) for r in range(lanes)]
+            size = 1
+            while size < lanes:
+                for r in range(lanes):
+                    if not r & size:
+                        upper, lower = square[r], square[r + size]
+                        # Values of the second vector are those from ``lanes`` on.
+                        square[r] = vectors.pick(
+                            upper, lower, [c + (lanes - size) * bool(c & size) for c in range(lanes)]
+                        )
+                        square[r + size] = vectors.pick(
+                            upper, lower, [c + (lanes if c & size else size) for c in range(lanes)]
+                        )
+                size *= 2
+            for t, column in enumerate(square):
+                vectors.store(column, panel, builder.mul(builder.add(first, index(t)), index(lanes)))
+        with cgutils.for_range_slice(builder, in_squares, n_features, index(1)) as (t, _):
+            for r in range(lanes):
+                target = builder.gep(panel.data, [builder.add(builder.mul(t, index(lanes)), index(r))])
+                builder.store(vectors.load_one(rows, place(r, t)), target)
+        return context.get_dummy_value()
+
+    return types.void(rows, panel), emit
 
 
 def emit_score_tile(
@@ -142,6 +197,31 @@ def emit_score_tile(
     return types.void(*kinds), emit
 
 
+def emit_take_lowest(_typing: Any, best: Any, choice: Any, lowest: Any, chosen: Any) -> Any:
+    """Halves of vectors are compared until one value is left."""
+    kinds = (best, choice, lowest, chosen)
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        best, choice, lowest, chosen = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args, arguments, strict=True)
+        )
+        vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype))
+        ids = Vectors(builder, ir.IntType(32), vectors.lanes)
+        index = builder.extract_value(best.shape, 0).type
+        for r in range(TILE_ROWS):
+            row, line = index(r), index(r * vectors.lanes)
+            scores = vectors.load(best, line)
+            score = vectors.lowest(scores, builder.fcmp_ordered)
+            is_lowest = builder.fcmp_ordered("==", scores, vectors.spread(score))
+            choices = builder.select(is_lowest, ids.load(choice, line), ids.constant(np.iinfo(np.int32).max))
+            builder.store(score, builder.gep(lowest.data, [row]))
+            builder.store(ids.lowest(choices, builder.icmp_signed), builder.gep(chosen.data, [row]))
+        return context.get_dummy_value()
+
+    return types.void(*kinds), emit
+
+
 class Vectors:
     """Short words for vectors of numbers of a kind, in the code that a builder writes."""
 
@@ -167,6 +247,20 @@ class Vectors:
         product = self._builder.fmul(a, b, flags=("contract",))
         return self._builder.fadd(product, c, flags=("contract",))
 
+    def lowest(self, vector: Any, compare: Any) -> Any:
+        """The lowest value of a vector."""
+        lanes = self.lanes
+        while lanes > 1:
+            lanes //= 2
+            low, high = (self.pick(vector, vector, range(first, first + lanes)) for first in (0, lanes))
+            vector = self._builder.select(compare("<", low, high), low, high)
+        return self._builder.extract_element(vector, ir.IntType(32)(0))
+
+    def pick(self, first: Any, second: Any, places: Sequence[int]) -> Any:
+        """The vector of the values at some places of two vectors, those of the second after those of the first."""
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), list(places))
+        return self._builder.shuffle_vector(first, second, mask)
+
     def load_one(self, array: Any, place: Any) -> Any:
         """A value of an array, by its place in memory."""
         return self._builder.load(self._builder.gep(array.data, [place]))
@@ -185,11 +279,19 @@ class Vectors:
 
 fetch_line = intrinsic(emit_prefetch)
 overload(prefetch, inline="always")(lambda rows, i, t: lambda rows, i, t: fetch_line(rows, i, t))
+turn_in_registers = intrinsic(emit_turn_rows)
+overload(turn_rows, inline="always")(lambda rows, panel: lambda rows, panel: turn_in_registers(rows, panel))
 score_in_registers = intrinsic(emit_score_tile)
 overload(score_tile, inline="always")(
     lambda rows, norms, own, panel, center_norms, factors, first, best, choice, stays: (
         lambda rows, norms, own, panel, center_norms, factors, first, best, choice, stays: score_in_registers(
             rows, norms, own, panel, center_norms, factors, first, best, choice, stays
         )
+    )
+)
+lowest_in_registers = intrinsic(emit_take_lowest)
+overload(take_lowest, inline="always")(
+    lambda best, choice, lowest, chosen: (
+        lambda best, choice, lowest, chosen: lowest_in_registers(best, choice, lowest, chosen)
     )
 )

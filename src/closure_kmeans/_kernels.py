@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 from numba import njit
 
-from closure_kmeans._instructions import TILE_ROWS, VECTOR_BYTES, prefetch, score_tile
+from closure_kmeans._instructions import TILE_ROWS, VECTOR_BYTES, prefetch, score_tile, take_lowest, turn_rows
 
 if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters
@@ -87,7 +87,12 @@ def load_row(rows: Array, i: int, mean: Array, out: Array, place: int) -> Any:
 @kernel
 def fetch_ahead(rows: Array, order: Array, place: int) -> None:
     """Ask for the row that will be read some places later, when rows are read in a given order."""
-    row = order[min(place + ROWS_AHEAD, order.shape[0] - 1)]
+    fetch_row(rows, order[min(place + ROWS_AHEAD, order.shape[0] - 1)])
+
+
+@kernel
+def fetch_row(rows: Array, row: int) -> None:
+    """Ask for a row."""
     for t in range(0, min(rows.shape[1], BYTES_AHEAD // rows.itemsize), CACHE_LINE // rows.itemsize):
         prefetch(rows, row, t)
 
@@ -389,6 +394,8 @@ def assign_leaves(
     best = np.empty((TILE_ROWS, lanes), dtype)
     choice = np.empty((TILE_ROWS, lanes), np.int32)
     stays = np.empty((TILE_ROWS, lanes), dtype)
+    lowest = np.empty(TILE_ROWS, dtype)
+    chosen = np.empty(TILE_ROWS, np.int32)
     slack = SLACK * np.finfo(dtype).eps
     n_pairs = 0
     for leaf in range(first, last):
@@ -397,7 +404,9 @@ def assign_leaves(
             for j in range(n_clusters):
                 slots[j] = candidates[j] = j
         else:
-            n_candidates = list_candidates(labels, members[starts[leaf] : starts[leaf + 1]], slots, candidates)
+            n_candidates = list_candidates(
+                labels, members[starts[leaf] : starts[leaf + 1]], clusters.centers, slots, candidates
+            )
         n_pairs += n_candidates * (starts[leaf + 1] - starts[leaf])
         # All is taken relative to one of the centres, or nearly so: small clusters far from the mean need it.
         for t in range(n_features):
@@ -419,18 +428,22 @@ def assign_leaves(
             best[:] = np.inf
             for p in range(n_used):
                 score_tile(rows, norms, own, panels[p], center_norms, factors, p * lanes, best, choice, stays)
+            take_lowest(best, choice, lowest, chosen)
             for r in range(tile.shape[0]):
                 score = score_stay(stays[r, own[r] % lanes], sizes[own[r]], weights[r], hartigan)
                 doubt = slack * (norms[r] + center_norms[own[r]])
+                slot = own[r]
                 if 0 <= score <= doubt:
-                    score, chosen = compare_each(
+                    score, slot = compare_each(
                         rows[r], clusters, candidates[:n_candidates], panels, own[r], weights[r], hartigan
                     )
-                else:  # a move must gain more than rounding could hide
-                    score, chosen = take_lowest(best[r], choice[r], score - doubt, own[r])
+                else:
+                    score -= doubt  # a move must gain more than rounding could hide
+                    if lowest[r] < score:
+                        score, slot = np.float64(lowest[r]), chosen[r]
                 if score < scores[tile[r]]:
                     scores[tile[r]] = score
-                    new_labels[tile[r]] = candidates[chosen]
+                    new_labels[tile[r]] = candidates[slot]
         for j in range(n_candidates):
             slots[candidates[j]] = -1
     return n_pairs
@@ -447,14 +460,13 @@ def load_candidates(
     """
     n_candidates, lanes = candidates.shape[0], panels.shape[2]
     n_panels: int = -(-n_candidates // lanes)
-    row = np.empty((1, origin.shape[0]), origin.dtype)
-    for j in range(n_candidates):
-        fetch_ahead(clusters.centers, candidates, j)
-        sizes[j] = clusters.sizes[candidates[j]]
-        norm = load_row(clusters.centers, candidates[j], origin, row, 0)
-        norms[j] = norm + clusters.penalties[candidates[j]]
-        for t in range(origin.shape[0]):
-            panels[j // lanes, t, j % lanes] = row[0, t]
+    rows = np.zeros((lanes, origin.shape[0]), origin.dtype)
+    for p in range(n_panels):
+        for j in range(p * lanes, min((p + 1) * lanes, n_candidates)):
+            sizes[j] = clusters.sizes[candidates[j]]
+            norm = load_row(clusters.centers, candidates[j], origin, rows, j % lanes)
+            norms[j] = norm + clusters.penalties[candidates[j]]
+        turn_rows(rows, panels[p])
     norms[n_candidates : n_panels * lanes] = np.inf
     sizes[n_candidates : n_panels * lanes] = 1
     return n_panels
@@ -477,21 +489,6 @@ def score_stay(distance: float, size: float, weight: float, hartigan: bool) -> f
     rest = size - weight
     # The last point of a cluster never leaves it.
     return distance * size / rest if rest > 0 else -np.inf
-
-
-@kernel
-def take_lowest(scores: Array, choices: Array, score: float, choice: int) -> tuple[float, int]:
-    """The lowest of some scores and its choice, of equal ones the smallest; or those given, unless it is lower."""
-    lowest = scores[0]
-    for lane in range(1, scores.shape[0]):
-        lowest = min(lowest, scores[lane])
-    if not lowest < score:
-        return score, choice
-    chosen = np.iinfo(np.int32).max
-    for lane in range(scores.shape[0]):
-        if scores[lane] == lowest:
-            chosen = min(chosen, choices[lane])
-    return np.float64(lowest), chosen
 
 
 @kernel
@@ -528,8 +525,11 @@ def distance_to_column(row: Array, panels: Array, j: int) -> float:
 
 
 @kernel
-def list_candidates(labels: Array, leaf: Array, slots: Array, candidates: Array) -> int:
-    """The different clusters of a leaf's points, and for each of them its place in that list; how many there are."""
+def list_candidates(labels: Array, leaf: Array, centers: Array, slots: Array, candidates: Array) -> int:
+    """The different clusters of a leaf's points, and for each of them its place in that list; how many there are.
+
+    Their centres are asked for.
+    """
     n_candidates = 0
     for i in range(leaf.shape[0]):
         label = labels[leaf[i]]
@@ -537,6 +537,7 @@ def list_candidates(labels: Array, leaf: Array, slots: Array, candidates: Array)
             slots[label] = n_candidates
             candidates[n_candidates] = label
             n_candidates += 1
+            fetch_row(centers, label)
     return n_candidates
 
 
@@ -814,15 +815,18 @@ def group_by_label(labels: Array, n_clusters: int) -> tuple[Array, Array]:
 
 
 @kernel
-def update_clusters(points: Points, members: Array, starts: Array, clusters: Clusters, first: int, last: int) -> None:
-    """Centre, its squared norm, size and error of the clusters ``first <= cluster < last``.
+def update_clusters(
+    points: Points, members: Array, starts: Array, clusters: Clusters, chosen: Array, first: int, last: int
+) -> None:
+    """Centre, its squared norm, size and error of some clusters, those in the places ``first <= place < last``.
 
     Sums run over a cluster's points in ascending order, in double precision, whoever computes them. The error is
     the sum of the squared distances to the centre, as that of the squares less that of the mean. The
     centre of an empty cluster is left as it is.
     """
     total = np.empty(points.mean.shape[0], np.float64)
-    for j in range(first, last):
+    for place in range(first, last):
+        j = chosen[place]
         total[:] = 0
         size, squares = sum_members(points, members, starts[j], starts[j + 1], total)
         finish_cluster(total, size, squares, clusters, j)

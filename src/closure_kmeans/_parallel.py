@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from importlib import import_module
 from types import TracebackType
@@ -51,21 +52,41 @@ class Threads:
     ) -> list[Result]:
         """Call ``work(first, last)`` on consecutive blocks of the items; the results in their order.
 
-        An error in a block, or an interrupt, is raised here, after the blocks under way have ended.
+        An error in a block, the first one's if there are several, or an interrupt is raised here, after the blocks
+        under way have ended.
         """
         if block is None:
             block = -(-n_items // BLOCKS_PER_CALL)
         ranges = [(first, min(first + block, n_items)) for first in range(0, n_items, max(block, 1))]
         if self._pool is None or len(ranges) == 1:
             return [work(first, last) for first, last in ranges]
-        futures = [self._pool.submit(work, first, last) for first, last in ranges]
+        waiting = deque(enumerate(ranges))
+        results: dict[int, Result] = {}
+        errors: dict[int, BaseException] = {}
+
+        def take_blocks() -> None:
+            while True:
+                try:
+                    place, (first, last) = waiting.popleft()
+                except IndexError:
+                    return
+                try:
+                    results[place] = work(first, last)
+                except BaseException as error:
+                    errors[place] = error
+                    waiting.clear()
+
+        # A task a thread, not a block: for small blocks, to hand out tasks takes longer than to do them.
+        tasks = [self._pool.submit(take_blocks) for _ in range(min(self.n_threads, len(ranges)))]
         try:
-            return [future.result() for future in futures]
+            wait(tasks)
         except BaseException:
-            waiting = [future for future in futures if not future.cancel()]
-            for future in waiting:
-                future.exception()
+            waiting.clear()
+            wait(tasks)
             raise
+        if errors:
+            raise errors[min(errors)]
+        return [results[place] for place in range(len(ranges))]
 
 
 def count_threads(n_jobs: int | None) -> int:

@@ -127,7 +127,7 @@ def take_step(
     n_pairs, n_trees = 0, sum(not partition.open_to_all for partition in partitions)
     for clusters, rule in ((ahead, hartigan), (state.clusters, False)):
         last_use = clusters is not state.clusters
-        new = reassign(points, clusters, state.labels, partitions, rule, threads, spare, last_use)
+        new = reassign(points, state, clusters, partitions, rule, threads, spare, last_use)
         n_pairs += new.n_pairs
         updated = new.clusters._replace(penalties=state.clusters.penalties)
         if updated.penalized_inertia <= state.clusters.penalized_inertia:
@@ -139,8 +139,8 @@ def take_step(
 
 def assign_and_update(
     points: Points,
+    state: Clustering,
     clusters: Clusters,
-    labels: NDArray[np.int32],
     partitions: list[RandomPartition],
     hartigan: bool,
     threads: Threads,
@@ -148,16 +148,17 @@ def assign_and_update(
     last_use: bool,
     max_size: float | None = None,
 ) -> Reassigned:
-    """Both steps of an iteration.
+    """Both steps of an iteration: points are assigned to some clusters, those of the state or where they are heading.
 
     After its ``last_use`` the memory of the centres is spare.
     """
+    labels = state.labels
     new_labels, n_pairs = assign_by_closures(points, clusters, labels, partitions, hartigan, threads)
     if max_size is not None:
         admit(labels, new_labels, points.weights, clusters.sizes.copy(), max_size)
     if last_use:
         spare.append(clusters.centers)
-    updated = update(points, new_labels, len(clusters.centers), threads, spare)
+    updated = update(points, new_labels, len(clusters.centers), threads, spare, (labels, state.clusters))
     return Reassigned(new_labels, int(np.count_nonzero(new_labels != labels)), n_pairs, updated)
 
 

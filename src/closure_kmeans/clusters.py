@@ -42,17 +42,40 @@ def update(
     n_clusters: int,
     threads: Threads,
     spare: list[NDArray[Any]] | None = None,
+    before: tuple[NDArray[np.int32], Clusters] | None = None,
 ) -> Clusters:
     """The update step: the mean of every cluster.
 
     Clusters that lost all their points, or hold copies of a row that make up another cluster too, are refilled;
-    ``labels`` change accordingly. The centres are put into ``spare`` memory, if there is any.
+    ``labels`` change accordingly. The centres are put into ``spare`` memory, if there is any. With the labels and the
+    clusters ``before``, those whose points are the same are taken over.
     """
     members, starts = _kernels.group_by_label(labels, n_clusters)
     clusters = empty_clusters(points, n_clusters, spare)
-    threads.for_each_block(partial(find_means, points, members, starts, clusters), n_clusters)
+    changed = np.arange(n_clusters)
+    if before is not None:
+        old_labels, old = before
+        same = same_members(old_labels, labels, n_clusters)
+        changed, kept = np.flatnonzero(~same), np.flatnonzero(same)
+        threads.for_each_block(partial(take_over, old, clusters, kept), len(kept))
+    threads.for_each_block(partial(find_means, points, members, starts, clusters, changed), len(changed))
     refill_empty(points, labels, clusters, members, starts)
     return clusters
+
+
+def same_members(old_labels: NDArray[np.int32], labels: NDArray[np.int32], n_clusters: int) -> NDArray[np.bool_]:
+    """Which clusters no point has left or joined."""
+    moved = np.flatnonzero(labels != old_labels)
+    same = np.ones(n_clusters, bool)
+    same[old_labels[moved]] = same[labels[moved]] = False
+    return same
+
+
+def take_over(old: Clusters, clusters: Clusters, kept: NDArray[np.int64], first: int, last: int) -> None:
+    """Some clusters as they were, those in the places ``first <= place < last``."""
+    some = kept[first:last]
+    for theirs, ours in zip(old, clusters, strict=True):
+        ours[some] = theirs[some]
 
 
 def empty_clusters(points: Points, n_clusters: int, spare: list[NDArray[Any]] | None) -> Clusters:
@@ -78,8 +101,7 @@ def refill_empty(
     while True:
         if len(changed) > 0:
             members, starts = _kernels.group_by_label(labels, len(clusters.sizes))
-            for cluster in changed:
-                find_means(points, members, starts, clusters, cluster, cluster + 1)
+            find_means(points, members, starts, clusters, changed, 0, len(changed))
         empty = np.flatnonzero(starts[:-1] == starts[1:])
         if len(empty) == 0:
             return
@@ -87,21 +109,27 @@ def refill_empty(
 
 
 def find_means(
-    points: Points, members: NDArray[np.int32], starts: NDArray[np.int64], clusters: Clusters, first: int, last: int
+    points: Points,
+    members: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    clusters: Clusters,
+    chosen: NDArray[np.int64],
+    first: int,
+    last: int,
 ) -> None:
-    """The mean of the clusters ``first <= cluster < last``, on the sphere if that is where the points are."""
-    _kernels.update_clusters(points, members, starts, clusters, first, last)
+    """The means of some clusters, those in the places ``first <= place < last``, on the sphere if the points are."""
+    _kernels.update_clusters(points, members, starts, clusters, chosen, first, last)
     if points.spherical:
-        move_onto_sphere(clusters, points.mean, first, last)
+        move_onto_sphere(clusters, points.mean, chosen[first:last])
 
 
-def move_onto_sphere(clusters: Clusters, mean: NDArray[Any], first: int, last: int) -> None:
-    """Move the means of the clusters ``first <= cluster < last`` to length one: the best centres on the sphere.
+def move_onto_sphere(clusters: Clusters, mean: NDArray[Any], chosen: NDArray[np.int64]) -> None:
+    """Move the means of some clusters to length one: the best centres on the sphere.
 
     The squared distances to any centre sum up to those to the mean, plus the squared distance from it to the mean for
     each point: here that is (1 - length of the mean)². A mean of length zero is as near to one direction as to another.
     """
-    some = first + np.flatnonzero(clusters.sizes[first:last] > 0)
+    some = chosen[clusters.sizes[chosen] > 0]
     means = clusters.centers[some].astype(np.float64) + mean
     lengths = np.sqrt(np.einsum("ij,ij->i", means, means))
     clusters.errors[some] += clusters.sizes[some] * (1 - lengths) ** 2

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from closure_kmeans.clusters import Clusters
 
 # Iterations between two measurements of the accuracy: each costs a small part of an iteration.
-ACCURACY_EVERY = 5
+ACCURACY_EVERY = 10
 
 
 class Iteration(NamedTuple):

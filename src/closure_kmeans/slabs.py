@@ -100,8 +100,8 @@ def list_slabs(stored: StoredPoints, slabs: RandomPartition, near: NDArray[np.in
 
 def assign_and_update(
     stored: StoredPoints,
+    state: Clustering,
     clusters: Clusters,
-    labels: NDArray[np.int32],
     partitions: list[SlabPartition],
     hartigan: bool,
     threads: Threads,
@@ -111,7 +111,7 @@ def assign_and_update(
 ) -> Reassigned:
     """What ``closure.assign_and_update`` does, slab by slab."""
     (partition,) = partitions
-    n_clusters = len(clusters.centers)
+    labels, n_clusters = state.labels, len(clusters.centers)
     center_coordinates = along(clusters.centers, stored.axes)
     slabs = list_slabs(stored, partition.slabs, nearest_cells(stored.cells, center_coordinates, threads))
     memory = slab_memory(stored.points, stored.axes, max(slab.n_points + len(slab.entered) for slab in slabs))
@@ -186,7 +186,7 @@ def means_of(points: Points, totals: Totals, threads: Threads, spare: list[NDArr
     def finish(first: int, last: int) -> None:
         _kernels.finish_clusters(totals, clusters, first, last)
         if points.spherical:
-            move_onto_sphere(clusters, points.mean, first, last)
+            move_onto_sphere(clusters, points.mean, np.arange(first, last))
 
     threads.for_each_block(finish, len(totals.sizes))
     return clusters

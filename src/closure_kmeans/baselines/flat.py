@@ -96,7 +96,8 @@ def move(
     may_rise: bool = False,
 ) -> Step:
     """Update the centres after an assignment. If the distortion rises though it may not, by rounding, nothing moves."""
-    clusters = update(points, labels, len(state.clusters.centers), threads)
+    before = (state.labels, state.clusters)
+    clusters = update(points, labels, len(state.clusters.centers), threads, before=before)
     if clusters.inertia > state.clusters.inertia and not may_rise:
         return Step(state, 0, n_pairs, n_trees)
     n_active = int(np.count_nonzero(labels != state.labels))

@@ -195,8 +195,8 @@ class Driver:
     def _reassign(
         self,
         points: Points,
+        state: Clustering,
         clusters: Clusters | None,
-        labels: StoredLabels,
         partitions: list[FreshLeaves],
         hartigan: bool,
         threads: Threads,
@@ -208,7 +208,7 @@ class Driver:
         added = self._add_up(
             self._pass(
                 assign_partition,
-                labels.version,
+                state.labels.version,
                 ahead=clusters is None,
                 hartigan=hartigan,
                 leaf_size=leaves.leaf_size,
@@ -330,7 +330,7 @@ class Driver:
         for cluster in np.unique(some).tolist():
             _kernels.finish_clusters(self._totals_of_all(), clusters, cluster, cluster + 1)
             if self.layout.spherical:
-                move_onto_sphere(clusters, self.layout.mean, cluster, cluster + 1)
+                move_onto_sphere(clusters, self.layout.mean, np.array([cluster]))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
