@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.machine import ROOT
+from benchmarks import ROOT
 
 CACHE = ROOT / ".cache" / "benchmarks"
 

@@ -20,9 +20,8 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from benchmarks import images
+from benchmarks import ROOT, images
 from benchmarks.cache import CACHE, fetch_npm_package, keep
-from benchmarks.machine import ROOT
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.features import gist, hog
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import data
-from benchmarks.machine import ROOT, PeakMemory, describe_machine, describe_versions, thread_environment
+from benchmarks import ROOT, data
+from benchmarks.machine import PeakMemory, describe_machine, describe_versions, thread_environment
 from benchmarks.results import Row
 from benchmarks.rivals.methods import METHODS, Method, Outcome, Shape, Task
 from benchmarks.score import labelled_distances, rows_to_score, score_centers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import subprocess
 import sys
 from importlib import metadata
@@ -13,7 +12,8 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks import ROOT
+
 PACKAGES = ("closure-kmeans", "numpy", "numba", "scikit-learn", "faiss-cpu", "superkmeans", "mlpack")
 STATUS = Path("/proc/self/status")
 
@@ -79,6 +79,10 @@ class PeakMemory:
         if STATUS.exists():
             lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
             self.peak = int(lines["VmHWM"].split()[0]) * 1024
+        elif sys.platform == "win32":
+            self.peak = psutil.Process().memory_info().peak_wset
         else:
+            import resource
+
             unit = 1 if sys.platform == "darwin" else 1024
             self.peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

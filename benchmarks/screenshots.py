@@ -16,7 +16,7 @@ from PIL import Image
 from playwright.sync_api import Browser
 from sklearn.datasets import load_sample_images
 
-from benchmarks.machine import ROOT
+from benchmarks import ROOT
 from benchmarks.pages import open_browser
 from closure_kmeans import ClosureKMeans
 from closure_kmeans.datasets import load_sift

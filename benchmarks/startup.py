@@ -11,7 +11,8 @@ import sys
 import tempfile
 from time import perf_counter
 
-from benchmarks.machine import ROOT, thread_environment
+from benchmarks import ROOT
+from benchmarks.machine import thread_environment
 from benchmarks.results import markdown_table
 
 N_ROWS, N_CLUSTERS = 5000, 500

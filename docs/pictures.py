@@ -51,10 +51,10 @@ def leaves_of(tree: RandomPartition) -> NDArray[np.int64]:
     return leaf
 
 
-def frames(n: int, height: float = 3.1, width: float = 10.0) -> tuple[Figure, list[Axes]]:
-    """Empty squares side by side."""
+def frames(n: int, height: float, width: float = 10.0, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """Empty squares side by side, in so many rows."""
     figure = Figure((width, height), layout="constrained")
-    axes = list(np.atleast_1d(figure.subplots(1, n)))
+    axes = list(figure.subplots(rows, n // rows, squeeze=False).flat)
     for ax in axes:
         ax.set_xticks([])
         ax.set_yticks([])
@@ -128,7 +128,7 @@ def draw_trees() -> Figure:
     """A tree as it splits; neighbouring leaves share an ancestor."""
     X = points_in_two_dimensions(3000)
     leaf = leaves_of(grow(X, 64, 3))
-    figure, axes = frames(4, height=2.2)
+    figure, axes = frames(4, height=5.6, width=7, rows=2)
     for ax, depth in zip(axes, (1, 2, 4, 6), strict=True):
         node = leaf >> (6 - depth)
         ax.scatter(*X.T, s=3, color=shades(node), linewidths=0)
@@ -139,7 +139,7 @@ def draw_trees() -> Figure:
 def draw_fit() -> Figure:
     """A fit in four frames."""
     X = points_in_two_dimensions(3000)
-    figure, axes = frames(4, height=2.5)
+    figure, axes = frames(4, height=5.9, width=7, rows=2)
     last = ClosureKMeans(60, leaf_size=32, neighborhoods="fresh", tol=0, random_state=0).fit(X).n_iter_
     for ax, n in zip(axes, (1, 2, 5, last), strict=True):
         model = ClosureKMeans(60, leaf_size=32, neighborhoods="fresh", tol=0, max_iter=n, random_state=0).fit(X)

@@ -1,4 +1,5 @@
 import subprocess
+import sys
 
 import pytest
 from hypothesis import settings
@@ -11,6 +12,8 @@ settings.load_profile("closure-kmeans")
 @pytest.fixture
 def small_disk(tmp_path):
     """A disk of 64 kB."""
+    if sys.platform != "linux":
+        pytest.skip("it is a file system of Linux")
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True)

@@ -29,18 +29,29 @@ def mutate(good: bytes, seed: int) -> bytes:
     return bytes(data)
 
 
+def peak_memory() -> int:
+    """The largest resident memory of this process so far, in bytes."""
+    if sys.platform == "win32":
+        import psutil
+
+        return psutil.Process().memory_info().peak_wset
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
 # Run in a process of its own: a crash of a C library is seen, and the largest memory is that of the reading alone.
 CHECK = """
-import resource, sys
+import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from mutations import mutate
+from mutations import mutate, peak_memory
 from closure_kmeans.vectors import FileFormatError
 {read}
 path, good = Path({path!r}), Path({path!r}).read_bytes()
 damaged = path.with_name("damaged" + path.suffix)
 read(path)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_memory()
 read_in_full = 0
 for seed in range({first}, {last}):
     damaged.write_bytes(mutate(good, seed))
@@ -49,8 +60,7 @@ for seed in range({first}, {last}):
         read_in_full += 1
     except FileFormatError as error:
         assert str(damaged) in str(error), error
-after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(read_in_full, (after - before) * 1024)
+print(read_in_full, peak_memory() - before)
 """
 
 

@@ -34,6 +34,8 @@ fsspec = pytest.importorskip("fsspec")
 psutil = pytest.importorskip("psutil")
 local_files = pytest.importorskip("fsspec.implementations.local")
 
+can_kill = pytest.mark.skipif(sys.platform == "win32", reason="signals")
+
 # Seconds that a test may take: what waits for a cluster could wait for ever. Many kills take longer.
 LIMIT, LIMIT_OF_MANY_KILLS = 240, 3600
 
@@ -189,6 +191,7 @@ def test_callbacks_and_interrupts(X, threads):
 # -- the same bytes ----------------------------------------------------------------------------------------------------
 
 
+@can_kill
 def test_the_same_bytes_on_any_workers(X, threads, processes):
     """Three threads, two processes, and two processes one of which is killed and loses its results."""
     settings = {"n_partitions": 2 * FEWEST_MERGED, "max_iter": 4}  # so many sums are merged by tasks
@@ -292,6 +295,7 @@ def test_nothing_else_in_the_storage_is_touched(threads, X, tmp_path):
     assert {path.parent.name for path in tmp_path.glob("*/own.npy")} == {"input", "labels", "centers", "sorted"}
 
 
+@can_kill
 @pytest.mark.exhaustive
 def test_many_kills():
     """Twenty workers and five drivers, at random moments."""
@@ -316,6 +320,7 @@ model = DistributedClosureKMeans(
 """
 
 
+@can_kill
 def test_a_killed_driver_is_resumed(X, threads, processes, tmp_path):
     expected = bits(new_model(threads).fit(X))
     command = [sys.executable, "-c", DRIVER, processes.scheduler.address, str(tmp_path / "fit")]
@@ -466,6 +471,7 @@ def end_the_worker():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@can_kill
 @pytest.mark.slow
 def test_a_worker_that_keeps_dying(X):
     block = da.from_delayed(dask.delayed(end_the_worker)(), (10, 128), np.uint8)
@@ -496,6 +502,7 @@ class KnowsDeadlyFiles(distributed.WorkerPlugin):
         fsspec.register_implementation("deadly", DeadlyFiles, clobber=True)
 
 
+@can_kill
 @pytest.mark.slow
 def test_a_shard_that_ends_its_worker(shards):
     fsspec.register_implementation("deadly", DeadlyFiles, clobber=True)

@@ -91,12 +91,22 @@ def test_the_readme_runs(place):
         )
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_make_explore_is_what_the_makefile_says():
     """It sets up, and then runs this."""
     assert "@$(BIN)/python -m benchmarks.explore\n" in (ROOT / "Makefile").read_text("utf-8")
     environment = {name: value for name, value in os.environ.items() if name != "CLOSURE_KMEANS_DATA"}
     command = sys.executable, "-m", "benchmarks.explore", "--", "--no-browser"
     assert "<h1>500 <span>clusters" in look_at(*command, cwd=ROOT, env=environment)
+
+
+def test_make_explore_asks_for_no_more_than_its_extra():
+    """The environment that it makes has nothing of these."""
+    script = (
+        "import sys; sys.modules |= dict.fromkeys(['dask', 'faiss', 'h5py', 'matplotlib', 'psutil']); "
+        "import benchmarks.explore"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 
 
 def look_at(*command, **options):

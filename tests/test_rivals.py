@@ -11,7 +11,7 @@ from benchmarks.job import Job, estimated_seconds, identity, judge, perform
 from benchmarks.results import run_missing
 from benchmarks.rivals.experiments import EXPERIMENTS, GROUPS, Experiment
 from benchmarks.rivals.methods import METHODS, Outcome
-from benchmarks.rivals.report import behind, compare, time_to_reach, value_at, write_report
+from benchmarks.rivals.report import behind, compare, table_line, time_to_reach, value_at, write_report
 from benchmarks.rivals.summary import write_summary
 
 
@@ -40,6 +40,13 @@ def test_two_runs_are_compared():
     assert behind(RIVAL, OURS) == [(1, 1.5), (2, math.inf)]
     versus = compare([OURS], [RIVAL])
     assert versus == (4 / 8, 4 / 8, 20 / 25, 20 / 25, [(0.5, 1), (1.5, 2)])
+
+
+def test_only_rivals_are_compared_with_ours():
+    runs = {"ours": OURS, "ours-uint8": OURS, "superkmeans": RIVAL}
+    groups = {method: [run | {"memory_beyond_input": 0}] for method, run in runs.items()}
+    compared = {method: set(table_line(method, group, groups)[4:8]) != {"–"} for method, group in groups.items()}
+    assert compared == {"ours": False, "ours-uint8": False, "superkmeans": True}
 
 
 def test_repeats_are_compared_one_by_one_and_medians_shown():

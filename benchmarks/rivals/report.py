@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OURS = "ours"
+# The same fit of rows of another type: nothing to compare with.
+OURS_BY_TYPE = (OURS, "ours-uint8", "ours-fractions")
 LLOYD = "faiss"
 INFINITY = float("inf")
 
@@ -152,7 +154,7 @@ def table_line(method: str, group: list[Row], groups: dict[str, list[Row]]) -> l
         against,
     ]
     memory = f"{max(row['memory_beyond_input'] for row in group) / 1e6:,.0f}"
-    if method == OURS or OURS not in groups:
+    if method in OURS_BY_TYPE or OURS not in groups:
         return [*line, *["–"] * 4, memory]
     versus = compare(groups[OURS], group)
     if estimated:
@@ -225,7 +227,7 @@ def verdict(claim: Claim, groups: dict[str, list[Row]]) -> str | None:
     if is_estimated(groups[claim.rival][0]) and claim.kind not in ("fit", "always"):
         return f"{claim}: not judged, it was stopped after fewer iterations"
     lines = []
-    for method in (OURS, "ours-uint8", "ours-fractions"):
+    for method in OURS_BY_TYPE:
         if method not in groups:
             continue
         versus = compare(groups[method], groups[claim.rival])
