@@ -378,6 +378,8 @@ def test_a_notebook_shows_a_summary(model):
     html = model._repr_mimebundle_()["text/html"]
     assert "distortion per item" in html
     assert 'class="histogram"' in html
+    assert html.startswith("<style>")  # of scikit-learn, with the summary behind it
+    assert "&lt;style" not in html
     assert "distortion per item" not in ClosureKMeans()._repr_mimebundle_()["text/html"]
     assert model._repr_mimebundle_()["text/plain"].startswith("ClosureKMeans(")
 
