@@ -30,8 +30,8 @@ def measure(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A share."""
-    return f"{100 * value:.0f} %" if value >= 0.0995 else f"{100 * value:.2g} %"
+    """A share; what is left of rounding errors is none."""
+    return f"{100 * value:.0f} %" if value >= 0.0995 or value < 1e-9 else f"{100 * value:.2g} %"
 
 
 def plural(number: float, noun: str) -> Markup:

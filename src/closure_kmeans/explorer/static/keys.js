@@ -29,6 +29,11 @@ addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
+// Browsers leave what is seen in part where it is.
+addEventListener("focusin", ({ target }) => {
+  if (target.matches(":focus-visible")) target.scrollIntoView({ block: "nearest", inline: "nearest" });
+});
+
 document.getElementById("help").addEventListener("click", () => document.getElementById("keys").showModal());
 
 for (const button of document.querySelectorAll("[data-copy]")) {
