@@ -22,7 +22,7 @@ from closure_kmeans.explorer.centers import closest_distances, project, squares_
 from closure_kmeans.explorer.fit import fit_of_checkpoint, fit_of_model
 from closure_kmeans.explorer.metadata import Metadata
 from closure_kmeans.explorer.pictures import array_pictures, draw_vector, open_pictures
-from closure_kmeans.explorer.rendering import pages
+from closure_kmeans.explorer.rendering import measure, pages, percent
 from closure_kmeans.explorer.report import write_report
 from closure_kmeans.explorer.server import access, address, bind
 from closure_kmeans.vectors import FileFormatError
@@ -302,6 +302,12 @@ def test_curves_of_any_history():
         assert "nan" not in text
 
 
+def test_how_numbers_are_written():
+    assert [measure(value) for value in (203, 0.25, 999.96, 57222.4)] == ["203.0", "0.2500", "1,000", "57,222"]
+    assert [percent(value) for value in (1, 0.0996, 1.2e-5, 1e-17)] == ["100 %", "10 %", "0.0012 %", "0 %"]
+    assert [charts.compact(value) for value in (0.5, 250, 5000, 62_000, 1.5e6)] == ["0.5", "250", "5K", "62K", "1.5M"]
+
+
 def test_offered_pages():
     assert pages(1, 1) == [1]
     assert pages(5, 9) == [1, None, 3, 4, 5, 6, 7, None, 9]
@@ -348,6 +354,21 @@ def test_the_report_holds_everything(catalog, tmp_path):
     assert "default-src 'none'" in text
 
 
+def test_the_report_says_what_it_shows(catalog, tmp_path):
+    write_report(tmp_path / "a.html", catalog, n_clusters=2, sort="spread", descending=False, show="nearest")
+    text = (tmp_path / "a.html").read_text()
+    assert "by tightness, tightest first; of each, the items nearest to the centre" in text
+    assert "from tight to loose" in text
+
+
+def test_a_report_of_a_model_alone_draws_the_centers(catalog, tmp_path):
+    write_report(tmp_path / "a.html", Catalog(catalog.model), n_clusters=4)
+    text = (tmp_path / "a.html").read_text()
+    assert text.count('<img class="center" src="data:image/svg+xml') == 4
+    assert "by size, largest first</small>" in text
+    assert "from tight to loose" not in text
+
+
 def test_the_report_says_what_is_in_a_cluster(tmp_path):
     write_report(tmp_path / "a.html", make_catalog(pictures=False), n_clusters=3)
     text = (tmp_path / "a.html").read_text()
@@ -378,6 +399,8 @@ def test_a_notebook_shows_a_summary(model):
     html = model._repr_mimebundle_()["text/html"]
     assert "distortion per item" in html
     assert 'class="histogram"' in html
+    assert html.startswith("<style>")  # of scikit-learn, with the summary behind it
+    assert "&lt;style" not in html
     assert "distortion per item" not in ClosureKMeans()._repr_mimebundle_()["text/html"]
     assert model._repr_mimebundle_()["text/plain"].startswith("ClosureKMeans(")
 
@@ -492,10 +515,21 @@ def test_bad_input(files, arguments, message, monkeypatch, served):
     assert served == {}
 
 
-def test_a_sort_needs_distances(files):
-    result = run("report", files / "model.safetensors", "--sort", "share", "-o", files / "a.html")
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--sort", "share"), "--sort share needs distances"),
+        (("--show", "nearest"), "--show nearest needs distances"),
+        (("--images", "photos"), "--images needs the items: give --vectors, --labels"),
+        (("--metadata", "rows.csv"), "--metadata needs the items: give --vectors, --labels"),
+    ],
+)
+def test_what_a_model_alone_cannot_show(files, option, message, monkeypatch):
+    monkeypatch.chdir(files)
+    (files / "photos").mkdir()
+    result = run("report", "model.safetensors", *option, "-o", "a.html")
     assert result.exit_code == 2
-    assert "--sort share needs distances" in result.output
+    assert message in " ".join(result.output.split())
 
 
 def test_explore_says_where(files, served):

@@ -154,6 +154,42 @@ def test_keys(page):
     assert not page.locator("dialog#keys").is_visible()
 
 
+# The ring around what has the focus, as far as some box around it cuts it off.
+CUT_OFF = """() => [...document.querySelectorAll("a, button, input:not([type=hidden], .unseen)")].filter((it) => {
+  it.focus();
+  const style = getComputedStyle(it), around = parseFloat(style.outlineWidth) + parseFloat(style.outlineOffset);
+  if (document.activeElement !== it || style.outlineStyle === "none") return false;
+  const ring = it.getBoundingClientRect();
+  for (let box = it.parentElement; box !== document.body; box = box.parentElement) {
+    const bounds = box.getBoundingClientRect(), { overflowX, overflowY } = getComputedStyle(box);
+    const wide = ring.left - around < bounds.left - 0.5 || ring.right + around > bounds.right + 0.5;
+    const tall = ring.top - around < bounds.top - 0.5 || ring.bottom + around > bounds.bottom + 0.5;
+    if ((overflowX !== "visible" && wide) || (overflowY !== "visible" && tall)) return true;
+  }
+  return false;
+}).map((it) => it.outerHTML.slice(0, 100))"""
+
+
+@pytest.mark.parametrize("path", ["/?least=1", "/clusters/3", "/items/5", "/query?image=0&box=10,10,200,200"])
+def test_what_has_the_focus_is_seen(page, path):
+    page.goto(path)
+    page.keyboard.press("Tab")
+    assert page.evaluate(CUT_OFF) == []
+
+
+def test_keys_lead_only_to_pages_that_there_are(browser, searches):
+    with running(make_app(searches=searches)) as url:
+        page = browser.new_page(base_url=url)
+        page.goto("/query?image=0")
+        page.keyboard.press("2")  # the map, which needs clusters
+        page.get_by_role("switch").focus()
+        page.keyboard.press(" ")
+        page.wait_for_url("**rerank=no*")
+        page.keyboard.press("3")
+        page.wait_for_url("**/fit")
+        page.close()
+
+
 def test_light_and_dark(page):
     page.goto("/")
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -180,11 +216,13 @@ def test_the_map(page):
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.mouse.wheel(0, -300)
     page.locator("#map").focus()
-    for key in ("ArrowLeft", "+", "-", "0"):
+    for key in ("0", "+", "-", "ArrowLeft"):
         page.keyboard.press(key)
     wait_until(page, ink)
+    page.wait_for_selector("#pointed:visible")  # the cluster in the middle
+    shown = page.locator("#pointed b").inner_text().removeprefix("Cluster ")
     page.keyboard.press("Enter")
-    page.wait_for_url("**/clusters/*")
+    page.wait_for_url(f"**/clusters/{shown}")
 
 
 def test_query_with_a_box_rerank_and_inliers(page, folder):
@@ -238,9 +276,11 @@ def test_a_fit_is_seen_while_it_runs(browser, url, folder):
     model.fit(make_rows())
     page.wait_for_selector("svg.chart")
     assert page.locator("tbody tr").count() == 2
+    page.get_by_role("link", name="Against iterations").focus()
     model.set_params(max_iter=100).fit(make_rows())
     page.wait_for_selector(".badge:has-text('converged')")
     assert page.locator("tbody tr").count() == model.n_iter_
+    assert page.evaluate("document.activeElement.textContent") == "Against iterations"
     assert (folder / "ck" / FILE_NAME).exists()
     page.close()
 

@@ -188,7 +188,7 @@ def test_a_fit_that_runs_is_fetched_again(catalog):
     history = list(catalog.model.history_)
     states = [
         Fit([], None, "waiting"),
-        Fit(history[:2], 300, "running", 1.5),
+        Fit(history[:2], 300, "running", 7.2),
         Fit(history, 300, "converged", 0.1),
         None,
     ]
@@ -197,7 +197,7 @@ def test_a_fit_that_runs_is_fetched_again(catalog):
     assert "Waiting for the first checkpoint" in waiting
     assert "data-every" in waiting
     assert "live" in running
-    assert "1.5 s ago" in running
+    assert "7 s ago" in running
     assert "data-every" not in ended
     assert "How the fit went is not known" in unknown
 
@@ -457,6 +457,13 @@ def test_pages_keep_to_the_policy(client):
 )
 def test_no_path_comes_from_the_address(client, name):
     assert client.get(f"/static/{name}").status_code == 404
+
+
+def test_what_cannot_be_asked_is_said_in_a_sentence(client):
+    answer = client.get("/?page=99")
+    assert answer.status_code == 400
+    assert "page must be a whole number from 1 to 2.</p>" in answer.text
+    assert "There is no such page.</p>" in client.get("/nothing").text
 
 
 def test_other_methods(client):

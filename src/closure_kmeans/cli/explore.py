@@ -169,6 +169,8 @@ def report(
     catalog = _open_catalog(items, threads, quiet)
     if sort not in catalog.measures:
         raise click.UsageError(f"--sort {sort} needs distances: give the vectors by --vectors")
+    if show not in (catalog.shows or ["random"]):
+        raise click.UsageError(f"--show {show} needs distances: give the vectors by --vectors")
     write_report(output, catalog, n_clusters=clusters, sort=sort, descending=not smallest, show=show)
     if not quiet:
         click.echo(f"written: {output}")
@@ -194,6 +196,9 @@ def _open_catalog(items: Items, threads: int | None, quiet: bool) -> Catalog:
         fitted = closure_kmeans.load(items.model).set_params(n_jobs=threads)
         rows = None if items.vectors is None else read_vectors(items.vectors, items.name)
     labels = _labels_of(fitted, items.labels, None if rows is None else len(rows))
+    for option in ("images", "metadata"):
+        if rows is None and labels is None and getattr(items, option) is not None:
+            raise click.UsageError(f"--{option} needs the items: give --vectors, --labels or a model of fit --training")
     squares = None
     if rows is not None:
         labels, squares = assign(fitted, rows, labels=labels, quiet=quiet)

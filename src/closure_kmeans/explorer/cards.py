@@ -8,6 +8,27 @@ from closure_kmeans.explorer.catalog import Catalog, Neighbor
 from closure_kmeans.explorer.metadata import Frequent
 
 
+class Order(NamedTuple):
+    """What clusters are sorted by, and what comes first then."""
+
+    name: str
+    most: str = "largest"
+    least: str = "smallest"
+
+    def first(self, *, descending: bool) -> str:
+        """What comes first."""
+        return f"{self.most if descending else self.least} first"
+
+
+ORDERS = {
+    "size": Order("Size"),
+    "spread": Order("Tightness", "loosest", "tightest"),
+    "share": Order("Distortion"),
+    "neighbor": Order("Neighbour", "farthest", "nearest"),
+    "number": Order("Number", "last", "first"),
+}
+
+
 class Card(NamedTuple):
     """A cluster in a list."""
 

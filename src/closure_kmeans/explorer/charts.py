@@ -107,10 +107,9 @@ def ticks(low: float, high: float) -> list[float]:
 
 def compact(value: float) -> str:
     """A number in few letters."""
-    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "K")):
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")):
         if abs(value) >= size:
-            divisor = 1e3 if letter == "K" else size
-            return f"{value / divisor:.4g}{letter}"
+            return f"{value / size:.4g}{letter}"
     return f"{value:.4g}"
 
 

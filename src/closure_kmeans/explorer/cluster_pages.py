@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from closure_kmeans.explorer import charts
-from closure_kmeans.explorer.cards import make_cards
+from closure_kmeans.explorer.cards import ORDERS, make_cards
 from closure_kmeans.explorer.catalog import Catalog
 from closure_kmeans.explorer.params import Params
 from closure_kmeans.explorer.pictures import draw_vector, missing
@@ -72,6 +72,8 @@ class ClusterPages:
             request,
             "clusters.html",
             asked=asked,
+            sorts=[(measure, ORDERS[measure].name) for measure in catalog.measures],
+            first=ORDERS[asked["sort"]].first(descending=asked["order"] == "descending"),
             n_found=len(found),
             page=page,
             n_pages=n_pages,

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 # The charts have their colours from a style sheet, which a notebook has not.
 STYLE = Markup(
-    "<style>.ckm{font:13px system-ui,sans-serif;display:flex;flex-wrap:wrap;gap:8px 28px;align-items:flex-end}"
-    ".ckm svg{width:260px;height:auto;font-size:11px;fill:currentColor}.ckm .bar rect,.ckm .dot circle{fill:#c2410c}"
+    "<style>.ckm{font:13px system-ui,sans-serif;display:flex;flex-wrap:wrap;gap:12px 28px;margin-top:12px}"
+    ".ckm svg{display:block;width:260px;height:auto;font-size:11px;fill:currentColor}.ckm .chart{font-size:22px}"
+    ".ckm .bar rect,.ckm .dot circle{fill:#c2410c}"
     ".ckm .hit{fill:transparent!important}.ckm .curve{fill:none;stroke:#c2410c;stroke-width:2}"
     ".ckm .axis,.ckm .grid{stroke:#8886;fill:none}.ckm b{display:block;font-size:17px}"
+    ".ckm.cells{gap:8px}.ckm .all{flex-basis:100%}"
     ".ckm .cell{width:84px;text-align:center;font-size:11px}.ckm img{width:84px;border-radius:5px}</style>"
 )
 
@@ -50,7 +52,8 @@ def summary(model: BaseKMeans) -> str:
     if fit is not None:
         curve = charts.draw_curve(fit.history, lambda step: step.inertia / n_items, name="distortion", by_time=True)
         parts.append(Markup("<div>distortion against seconds{}</div>").format(curve))
-    return Markup('{}<div class="ckm">{}</div>').format(STYLE, Markup("").join(parts))
+    # A plain text: what is added to a Markup, here by scikit-learn, would be escaped.
+    return str(Markup('{}<div class="ckm">{}</div>').format(STYLE, Markup("").join(parts)))
 
 
 class Grid:
@@ -86,10 +89,10 @@ def cluster_grid(
     catalog = Catalog(model, rows, labels=np.asarray(model.labels_), squares=squares, pictures=pictures)
     items = catalog.members(cluster)[:n_items].tolist()
     cells = Markup("").join(_cell(catalog, item) for item in items)
-    heading = Markup("<div><b>{}</b>of {:,.0f} items in cluster {}</div>").format(
-        len(items), catalog.sizes[cluster], cluster
+    heading = Markup('<div class="all"><b>Cluster {}</b>{} of {:,.0f} items</div>').format(
+        cluster, len(items), catalog.sizes[cluster]
     )
-    return Grid(cluster, items, Markup('{}<div class="ckm">{}{}</div>').format(STYLE, heading, cells))
+    return Grid(cluster, items, Markup('{}<div class="ckm cells">{}{}</div>').format(STYLE, heading, cells))
 
 
 def as_pictures(images: str | os.PathLike[str] | Sequence[Any] | NDArray[Any]) -> Pictures:

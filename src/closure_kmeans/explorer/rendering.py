@@ -7,8 +7,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from closure_kmeans.explorer.charts import compact
-
 STYLE = "style.css"
 
 
@@ -17,7 +15,7 @@ def make_environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("closure_kmeans.explorer"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"count": count, "measure": measure, "percent": percent, "compact": compact}
+    environment.filters |= {"count": count, "measure": measure, "percent": percent}
     return environment
 
 
@@ -27,13 +25,13 @@ def count(value: float) -> str:
 
 
 def measure(value: float) -> str:
-    """A distance, or another number that need not be exact."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    """A distance, or another number that need not be exact: four digits, also where the last ones are zeros."""
+    return f"{value:,.0f}" if abs(value) >= 999.95 else f"{value:#.4g}"
 
 
 def percent(value: float) -> str:
-    """A share."""
-    return f"{100 * value:.0f} %" if value >= 0.0995 else f"{100 * value:.2g} %"
+    """A share; what is left of rounding errors is none."""
+    return f"{100 * value:.0f} %" if value >= 0.0995 or value < 1e-9 else f"{100 * value:.2g} %"
 
 
 def plural(number: float, noun: str) -> Markup:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from closure_kmeans._files import replacing
 from closure_kmeans.explorer import charts
-from closure_kmeans.explorer.cards import make_cards
+from closure_kmeans.explorer.cards import ORDERS, make_cards
 from closure_kmeans.explorer.catalog import Catalog
 from closure_kmeans.explorer.fit import fit_of_model
 from closure_kmeans.explorer.pictures import Encoded, draw_vector, missing
@@ -45,8 +45,8 @@ def write_report(
         One of ``catalog.measures``.
     descending : bool
         Whether the largest come first.
-    show : {"random", "nearest", "farthest"}
-        Which items to show of a cluster.
+    show : str
+        Which items to show of a cluster: one of ``catalog.shows``, if there are any.
     """
     clusters = catalog.find(sort, descending=descending)[:n_clusters].tolist()
     fit = fit_of_model(catalog.model)
@@ -60,8 +60,11 @@ def write_report(
         .render(
             style=Markup((files("closure_kmeans.explorer") / "static" / STYLE).read_text("utf-8")),
             catalog=catalog,
-            cards=make_cards(catalog, clusters, show if show in catalog.shows else "random", N_ITEMS),
+            cards=make_cards(catalog, clusters, show, N_ITEMS),
+            order=f"by {ORDERS[sort].name.lower()}, {ORDERS[sort].first(descending=descending)}",
+            show=show,
             look=partial(look_of, catalog),
+            center=lambda cluster: embedded(draw_vector(catalog.centers[cluster])),
             histogram=charts.draw_histogram(catalog.sizes),
             map=charts.draw_map(catalog.places, catalog.sizes, catalog.spreads),
             curve=curve,

@@ -1,5 +1,4 @@
 // Keys: an element says which one presses it (data-key); j and k go through those that are stops (data-stop).
-const PAGES = { 1: "/", 2: "/map", 3: "/fit", 4: "/query" };
 
 function typing(target) {
   return target.closest("input:not([type=file]), dialog[open]") !== null;
@@ -20,7 +19,7 @@ addEventListener("keydown", (event) => {
   if (event.key === "Escape" && event.target.matches("input")) event.target.blur();
   if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
   if (event.key === "j" || event.key === "k") move(event.key === "j" ? 1 : -1);
-  else if (event.key in PAGES && event.target.id !== "map") location.assign(PAGES[event.key]);
+  else if (event.key === " " && event.target.matches("[role=switch]")) event.target.click();
   else {
     const named = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
     if (named === null) return;
@@ -28,6 +27,11 @@ addEventListener("keydown", (event) => {
     else named.click();
   }
   event.preventDefault();
+});
+
+// Browsers leave what is seen in part where it is.
+addEventListener("focusin", ({ target }) => {
+  if (target.matches(":focus-visible")) target.scrollIntoView({ block: "nearest", inline: "nearest" });
 });
 
 document.getElementById("help").addEventListener("click", () => document.getElementById("keys").showModal());

@@ -5,9 +5,16 @@ async function refresh() {
   try {
     const text = await (await fetch(location.href)).text();
     const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("live");
-    if (fresh !== null) part.replaceWith(fresh);
+    if (fresh !== null) replace(part, fresh);
   } catch { /* the server is gone: what is there stays */ }
   schedule();
+}
+
+// The link that has the focus keeps it, so that keys work while the page is live.
+function replace(part, fresh) {
+  const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  part.replaceWith(fresh);
+  if (focused !== null) fresh.querySelector(`[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
 }
 
 function schedule() {

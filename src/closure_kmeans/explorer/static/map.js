@@ -39,6 +39,7 @@ function fit() {
   canvas.height = canvas.clientHeight * ratio;
   const scale = 0.92 * Math.min(canvas.width, canvas.height);
   view = { scale, left: (canvas.width - scale) / 2, top: (canvas.height - scale) / 2 };
+  hide();
   redraw();
 }
 
@@ -125,7 +126,8 @@ function hide() {
   pointed.hidden = true;
 }
 
-async function show(cluster, event) {
+// A few items of a cluster, beside its disc.
+async function show(cluster) {
   if (cluster === shown) return;
   hide();
   if (cluster < 0) return;
@@ -136,9 +138,9 @@ async function show(cluster, event) {
   pointed.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
   pointed.href = `/clusters/${cluster}`;
   pointed.hidden = false;
-  const bounds = canvas.getBoundingClientRect();
-  const left = Math.min(event.clientX - bounds.left + 16, bounds.width - pointed.offsetWidth - 8);
-  const top = Math.min(event.clientY - bounds.top + 16, bounds.height - pointed.offsetHeight - 8);
+  const beside = (place) => place / devicePixelRatio + 16;
+  const left = Math.min(beside(x[cluster] * view.scale + view.left), canvas.clientWidth - pointed.offsetWidth - 8);
+  const top = Math.min(beside(y[cluster] * view.scale + view.top), canvas.clientHeight - pointed.offsetHeight - 8);
   pointed.style.left = `${Math.max(left, 8)}px`; // set by a script, which the policy allows
   pointed.style.top = `${Math.max(top, 8)}px`;
 }
@@ -153,7 +155,7 @@ canvas.addEventListener("pointerdown", (event) => {
 canvas.addEventListener("pointermove", (event) => {
   if (!x) return;
   const before = pointers.get(event.pointerId), now = at(event);
-  if (!before) return void show(find(...now), event);
+  if (!before) return void show(find(...now));
   const others = [...pointers].filter(([id]) => id !== event.pointerId).map(([, place]) => place);
   if (others.length > 0) {
     const [ox, oy] = others[0];
@@ -182,20 +184,22 @@ canvas.addEventListener("wheel", (event) => {
   zoom(Math.exp(-event.deltaY * 0.0016), ...at(event));
 }, { passive: false });
 canvas.addEventListener("keydown", (event) => {
+  if (!x) return;
   const middle = [canvas.width / 2, canvas.height / 2];
   const moves = { ArrowLeft: [STEP, 0], ArrowRight: [-STEP, 0], ArrowUp: [0, STEP], ArrowDown: [0, -STEP] };
   if (event.key in moves) {
     view.left += moves[event.key][0];
     view.top += moves[event.key][1];
+    hide();
     redraw();
   } else if (event.key === "+" || event.key === "=") zoom(1.4, ...middle);
   else if (event.key === "-") zoom(1 / 1.4, ...middle);
   else if (event.key === "0") fit();
-  else if (event.key === "Enter") {
-    const cluster = find(...middle, Infinity);
-    if (cluster >= 0) location.assign(`/clusters/${cluster}`);
-  } else return;
+  else if (event.key !== "Enter") return;
   event.preventDefault();
+  const cluster = find(...middle, Infinity);
+  if (event.key === "Enter") location.assign(`/clusters/${cluster}`);
+  else show(cluster);
 });
 document.getElementById("in").addEventListener("click", () => zoom(1.6, canvas.width / 2, canvas.height / 2));
 document.getElementById("out").addEventListener("click", () => zoom(1 / 1.6, canvas.width / 2, canvas.height / 2));
