@@ -60,7 +60,7 @@ def kill_workers(n_kills: int, seed: int = 0) -> Row:
             if len(killed) > n_before:
                 n_same += is_same
                 print(f"worker {len(killed)} of {n_kills} killed, {n_same} fits with the same bytes", flush=True)
-    return {"killed": "worker", "n_kills": n_kills, "n_same": n_same, "seconds_undisturbed": seconds}
+    return {"n_same": n_same, "seconds_undisturbed": seconds}
 
 
 def kill_drivers(n_kills: int, seed: int = 0) -> Row:
@@ -89,4 +89,4 @@ def kill_drivers(n_kills: int, seed: int = 0) -> Row:
                 n_same += fit(address, str(folder)) == expected
                 print(f"driver {n_killed} killed with {found[-1:]}, {n_same} with the same bytes", flush=True)
             shutil.rmtree(folder)
-    return {"killed": "driver", "n_kills": n_kills, "n_same": n_same, "seconds_undisturbed": seconds}
+    return {"n_same": n_same, "seconds_undisturbed": seconds}
