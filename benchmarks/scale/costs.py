@@ -155,18 +155,23 @@ def measure_files(n_files: int = 40, n_partitions: int = 16, n_values: int = 1 <
     with tempfile.TemporaryDirectory(prefix="closure-kmeans-scale-") as temporary:
         folder = shared_folder(temporary)
         labels = np.zeros(1000, np.int32)
-        save = [
-            clocked(partial(passes.save_labels, passes.Partition(folder, number), 0, labels))
-            for number in range(n_files)
-        ]
-        remove = clocked(partial(folder.remove, "labels")) / n_files
+        save, remove = [], []
+        for _ in range(REPEATS):
+            partitions = [passes.Partition(folder, number) for number in range(n_files)]
+            save += [clocked(partial(passes.save_labels, partition, 0, labels)) for partition in partitions]
+            remove.append(clocked(partial(folder.remove, "labels")) / n_files)
         task = near_task(folder, n_partitions, n_partitions)
         start = [clocked(task) for _ in range(n_files)]
         large = np.zeros((n_values, 1), np.int32)
         save_large = [clocked(partial(folder.save, f"large/{i}.npy", large)) for i in range(REPEATS)]
     write = statistics.median(save)
     storage = large.nbytes / (statistics.median(save_large) - write)
-    return {"write": write, "remove": remove, "start": statistics.median(start), "storage": storage}
+    return {
+        "write": write,
+        "remove": statistics.median(remove),
+        "start": statistics.median(start),
+        "storage": storage,
+    }
 
 
 def clocked(work: Callable[[], Any]) -> float:

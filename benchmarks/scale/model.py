@@ -17,7 +17,8 @@ from closure_kmeans.distributed.driver import count_merged
 from closure_kmeans.distributed.layout import CELLS_PER_PARTITION
 from closure_kmeans.distributed.passes import CENTERS_READ, sums_bytes
 from closure_kmeans.layout import BYTES_PER_SLAB_POINT
-from closure_kmeans.slabs import BLOCK_CENTERS
+from closure_kmeans.quantizer import SAMPLE_ROWS
+from closure_kmeans.slabs import BLOCK_CENTERS, BLOCK_PAIRS
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,9 @@ PARTS = {
 }
 TREE_DIMS = 16
 FILES_OF_THE_DRIVER = 2  # the coordinates of the centres, and the centres
-# Bytes in memory: what a task keeps of a cluster by a value (its centre, the sums, and the sums that are sent) and in
-# all (whether it is touched, and its place); and by a cell, while it compares some centres with all of them.
-TOUCHED_VALUE_BYTES, CLUSTER_BYTES = 4 + 8 + 8, 1 + 4
-CELL_BYTES = BLOCK_CENTERS * (4 + 4 + 8)
+# Bytes in memory: what a task keeps of a value of a cluster that it touches (the centre, the sums, and those that are
+# sent), of each cluster (whether it is touched, and its place), and of pairs of centre and cell (scores and places).
+TOUCHED_VALUE_BYTES, CLUSTER_BYTES, PAIR_BYTES = 4 + 8 + 8, 1 + 4, 4 + 4 + 8
 
 
 def iteration(
@@ -147,8 +147,11 @@ def iteration(
     touched = max(entries, pairs) / n_partitions
     centers_of_machine = min(4 * values, touched * 4 * width * n_partitions / n_machines) * 2
     slowest = constants.slowest if n_partitions > 1 else 1.0
+    n_cells = CELLS_PER_PARTITION * n_partitions
+    layout = SAMPLE_ROWS * row_bytes + n_cells * 4 * (TREE_DIMS + 1)
     task_memory = (
-        (per_partition + pairs / n_partitions) * (row_bytes + 4 * TREE_DIMS + BYTES_PER_SLAB_POINT)
+        layout
+        + (per_partition + pairs / n_partitions) * (row_bytes + 4 * TREE_DIMS + BYTES_PER_SLAB_POINT)
         + touched * TOUCHED_VALUE_BYTES * width
         + CLUSTER_BYTES * n_clusters
     )
@@ -174,8 +177,7 @@ def iteration(
         * max(
             task_memory,
             2 * merged_task,
-            4 * TREE_DIMS * CENTERS_READ,
-            CELL_BYTES * CELLS_PER_PARTITION * n_partitions,
+            layout + 4 * TREE_DIMS * CENTERS_READ + PAIR_BYTES * min(BLOCK_CENTERS * n_cells, BLOCK_PAIRS),
         ),
         driver_memory=values * (8 + 4 * 4) + MERGED_FETCHED_TOGETHER * to_driver / (levels or [n_partitions])[-1],
         flops=2 * n_points * width * constants.candidates,

@@ -151,6 +151,9 @@ class TasksHere(Cluster):
     def __init__(self) -> None:
         self.costs: dict[str, list[TaskCost]] = {}
 
+    def check_shared(self, folder: SharedFolder) -> None:
+        """There are no workers elsewhere."""
+
     def run(self, stage: str, task: Any, arguments: Any) -> Any:
         return (self._watched_task(task, some) for some in arguments)
 

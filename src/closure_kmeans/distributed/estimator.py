@@ -175,6 +175,7 @@ verbose
             raise ValueError("sample_weight must be None: all rows of a distributed fit weigh the same")
         self._check_parameters()
         with self._folder() as folder, connect(self.client, self.n_jobs, self.verbose) as cluster:
+            cluster.check_shared(folder)
             source = open_source(X, self.column, self.storage_options or {}, folder, cluster)
             fitted = self._fit_in(folder, cluster, source, began)
         self.__dict__.update(fitted, n_features_in_=source.width)
