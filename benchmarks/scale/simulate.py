@@ -66,7 +66,6 @@ def simulate(
     task_seconds: float,
     serial_seconds: float,
     troubles: Troubles,
-    *,
     n_iterations: int = 50,
     seed: int = 0,
 ) -> Outcome:
