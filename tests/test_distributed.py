@@ -273,7 +273,7 @@ def test_a_fit_goes_on(X, threads, tmp_path):
     assert first.n_iter_ == 3
     after = new_model(threads, storage=tmp_path / "fit", max_iter=5).fit(X)
     assert bits(after)[:3] == bits(expected)[:3]
-    with pytest.raises(ValueError, match="is of another fit: n_clusters was 100 and is 90"):
+    with pytest.raises(ValueError, match=f"'{tmp_path}/fit/{FIT}' is of another fit: n_clusters was 100 and is 90"):
         new_model(threads, 90, storage=tmp_path / "fit").fit(X)
     with pytest.raises(ValueError, match="is of another fit: X was"):
         new_model(threads, storage=tmp_path / "fit").fit(X[1:])
@@ -462,6 +462,11 @@ def test_storage_elsewhere_that_fills(protocol, tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"centers/000002\.npy' could not be written: No space left on device"):
         folder.save("centers/000002.npy", np.ones((4, 2)))
     assert folder.list("centers") == ["centers/000001.npy"]
+
+
+def test_a_partition_is_called_by_its_place(tmp_path):
+    """As in the error of a task that keeps ending its worker."""
+    assert str(passes.Partition(shared_folder(str(tmp_path)), 2)) == f"partition 2 in '{tmp_path}'"
 
 
 def end_the_worker():
