@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 from urllib.error import HTTPError
@@ -18,13 +19,14 @@ from sklearn.base import clone
 
 import closure_kmeans
 from closure_kmeans import ClosureKMeans
+from closure_kmeans._parallel import Threads
 from closure_kmeans.cli import main as commands
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans, layout, passes
 from closure_kmeans.distributed.cluster import MERGED_TOGETHER, local_cluster, plan_merges
 from closure_kmeans.distributed.driver import FEWEST_MERGED, MERGED_BYTES, count_merged
 from closure_kmeans.distributed.files import FIT, fit_folder, shared_folder
-from closure_kmeans.slabs import Totals
+from closure_kmeans.slabs import Totals, nearest_cells
 from closure_kmeans.vectors import save_vectors
 
 dask = pytest.importorskip("dask")
@@ -274,7 +276,7 @@ def test_a_fit_goes_on(X, threads, tmp_path):
     assert first.n_iter_ == 3
     after = new_model(threads, storage=tmp_path / "fit", max_iter=5).fit(X)
     assert bits(after)[:3] == bits(expected)[:3]
-    with pytest.raises(ValueError, match="is of another fit: n_clusters was 100 and is 90"):
+    with pytest.raises(ValueError, match=f"'{tmp_path}/fit/{FIT}' is of another fit: n_clusters was 100 and is 90"):
         new_model(threads, 90, storage=tmp_path / "fit").fit(X)
     with pytest.raises(ValueError, match="is of another fit: X was"):
         new_model(threads, storage=tmp_path / "fit").fit(X[1:])
@@ -467,6 +469,11 @@ def test_storage_elsewhere_that_fills(protocol, tmp_path, monkeypatch):
     assert folder.list("centers") == ["centers/000001.npy"]
 
 
+def test_a_partition_is_called_by_its_place(tmp_path):
+    """As in the error of a task that keeps ending its worker."""
+    assert str(passes.Partition(shared_folder(str(tmp_path)), 2)) == f"partition 2 in '{tmp_path}'"
+
+
 def end_the_worker():
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -542,6 +549,18 @@ def test_storage_that_cannot_be_written_to(X, threads, tmp_path, monkeypatch):
         new_model(threads, storage=tmp_path / "file" / "fit").fit(X)
 
 
+def test_storage_that_workers_do_not_share(X, processes, monkeypatch):
+    """The memory of this process is not that of the workers."""
+    monkeypatch.setattr("closure_kmeans.distributed.estimator.open_source", lambda *_: pytest.fail("rows were read"))
+    message = (
+        r"storage must be a folder or URL that all workers share, but the worker tcp://.* written to 'memory://own"
+    )
+    with pytest.raises(FileNotFoundError, match=message):
+        new_model(processes, storage="memory://own").fit(X)
+    files, root = fit_folder("memory://own").place()
+    assert not files.find(root)
+
+
 def test_the_paper_is_for_one_machine():
     with pytest.raises(NotImplementedError, match=r"is for one machine: ClosureKMeans\.paper"):
         DistributedClosureKMeans.paper(10)
@@ -584,8 +603,8 @@ def test_rows_are_shared_out_in_order(tmp_path):
         assert sorted(found) == expected[first:last]
 
 
-@pytest.mark.parametrize("n_centers", [5, 700])
-def test_tasks_find_the_centers_near_partitions(tmp_path, n_centers, monkeypatch):
+@pytest.mark.parametrize(("n_centers", "block_pairs"), [(5, 1 << 21), (700, 1 << 21), (700, 1000), (700, 1)])
+def test_tasks_find_the_centers_near_partitions(tmp_path, n_centers, block_pairs, monkeypatch):
     """Those of the 64 nearest cells of each centre, and of the nearest centre of each cell; each pair once."""
     rng = np.random.default_rng(0)
     cells, centers = rng.normal(size=(360, 4)), rng.normal(size=(n_centers, 4))
@@ -595,6 +614,7 @@ def test_tasks_find_the_centers_near_partitions(tmp_path, n_centers, monkeypatch
     folder.save_record(passes.LAYOUT, found)
     folder.save("centers.npy", centers)
     monkeypatch.setattr(passes, "CENTERS_READ", 300)
+    monkeypatch.setattr("closure_kmeans.slabs.BLOCK_PAIRS", block_pairs)
     near = [passes.find_near(passes.Partition(folder, i), "centers.npy", n_centers) for i in range(36)]
     pairs = [pair for part in near for pair in zip(part.partitions.tolist(), part.centers.tolist(), strict=True)]
     distances = ((centers[:, np.newaxis] - cells) ** 2).sum(axis=2)
@@ -603,6 +623,21 @@ def test_tasks_find_the_centers_near_partitions(tmp_path, n_centers, monkeypatch
     assert set(pairs) == expected
     assert len(pairs) == len(expected)
     assert (np.concatenate([part.nearest for part in near]) == distances.argmin(axis=0)).all()
+
+
+def test_many_cells_take_no_more_memory():
+    """Of as many partitions as there may be, only some scores are held at a time."""
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(64, 4)).astype(np.float32)
+    peaks = []
+    for n_cells in (1 << 15, 1 << 17):
+        cells = rng.normal(size=(n_cells, 4)).astype(np.float32)
+        tracemalloc.start()
+        with Threads(1) as threads:
+            nearest_cells(cells, centers, threads, 8)
+        peaks.append(tracemalloc.get_traced_memory()[1] - tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
 
 
 @pytest.mark.parametrize("n_results", [1, 16, 31, 32, 33, 100, 160, 1600, 16000])

@@ -10,9 +10,9 @@ import multiprocessing
 import statistics
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,14 @@ import numpy as np
 
 from benchmarks.results import Row
 from benchmarks.scale.model import TREE_DIMS
-from benchmarks.scale.runs import TimedCluster
+from benchmarks.scale.runs import tasks_here
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
-from closure_kmeans.distributed import DistributedClosureKMeans, estimator, passes
+from closure_kmeans.distributed import DistributedClosureKMeans, passes
 from closure_kmeans.distributed.cluster import Cluster, local_cluster
 from closure_kmeans.distributed.files import SharedFolder, shared_folder
 from closure_kmeans.distributed.layout import CELLS_PER_PARTITION
+from closure_kmeans.layout import along
 from closure_kmeans.points import Points
 from closure_kmeans.quantizer import SAMPLE_ROWS
 from closure_kmeans.slabs import Totals, means_of, no_totals
@@ -45,46 +46,53 @@ def measure_tasks(path: Path, n_clusters: int, n_partitions: int, n_workers: int
 
 
 def measure(path: Path, n_clusters: int, n_partitions: int) -> Row:
-    """A fit without Dask, each task timed."""
-    cluster = TimedCluster()
-
-    @contextmanager
-    def connect(*_: Any) -> Any:
-        yield cluster
-
-    original, estimator.connect = estimator.connect, connect
-    try:
-        with tempfile.TemporaryDirectory(prefix="closure-kmeans-scale-") as folder:
-            settings = {"n_partitions": n_partitions, "random_state": 0, "n_jobs": 1, "storage": folder}
-            DistributedClosureKMeans(n_clusters, max_iter=1, **settings).fit(path)  # compiles
-            cluster.seconds.clear()
-            fitted = DistributedClosureKMeans(n_clusters, max_iter=ITERATIONS, **settings).fit(path)
-    finally:
-        estimator.connect = original
-    n_passes = len(cluster.seconds["assign_partition"]) / n_partitions
+    """A fit without Dask that goes on twice: to compile, to take the time of each task, and its memory."""
+    with tempfile.TemporaryDirectory(prefix="closure-kmeans-scale-") as folder, tasks_here() as cluster:
+        model = DistributedClosureKMeans(
+            n_clusters, n_partitions=n_partitions, random_state=0, n_jobs=1, storage=folder, tol=0
+        )
+        model.set_params(max_iter=1).fit(path)
+        cluster.costs.clear()
+        model.set_params(max_iter=ITERATIONS).fit(path)
+        seconds = cluster.costs_of("assign_partition", n_partitions)["seconds"]
+        cluster.costs.clear()
+        tracemalloc.start()
+        model.set_params(max_iter=ITERATIONS + 1).fit(path)
+        tracemalloc.stop()
+        memory = cluster.costs_of("assign_partition", n_partitions)["memory"]
+    points = len(model.labels_) / n_partitions
     return {
-        "assign": sum(cluster.seconds["assign_partition"]) / n_passes / len(fitted.labels_),
-        "assign_slowest": float(np.reshape(cluster.seconds["assign_partition"], (-1, n_partitions)).max(axis=1).mean())
-        / (len(fitted.labels_) / n_partitions),
-        "candidates": fitted.history_[-1].n_candidates,
+        "assign": float(seconds.mean()) / points,
+        "assign_slowest": float(seconds.max(axis=1).mean()) / points,
+        "task_memory": float(memory.max()),
+        "candidates": model.history_[-1].n_candidates,
     }
 
 
 def measure_driver(n_clusters: int, width: int) -> Row:
-    """What the driver does with sums and centres."""
+    """What the driver does with sums and centres, by one core."""
     rng = np.random.default_rng(0)
     totals = no_totals(n_clusters, width)
     ids = np.sort(rng.choice(n_clusters, n_clusters // 4, replace=False)).astype(np.int32)
     part = Totals(rng.normal(size=(len(ids), width)), np.ones(len(ids)), np.ones(len(ids)))
     sums = passes.Sums(ids, part, ids[:1], 0, 0)
+    totals.sizes[:] = 1
     add = best(lambda: passes.add_sums(totals, sums, ids)) / part.sums.size
     mean = np.zeros(width, np.float32)
     points = Points(np.zeros((1, width), np.float32), mean, np.ones(1), np.zeros((1, width), np.float32), mean)
-    totals = Totals(rng.normal(size=(n_clusters, width)), np.ones(n_clusters), np.ones(n_clusters))
+    axes = np.linalg.qr(rng.normal(size=(width, TREE_DIMS)))[0].astype(np.float32)
+    spare: list[Any] = []
+
+    def finish() -> None:
+        clusters = means_of(points, totals, threads, spare)
+        along(clusters.centers, axes)
+        spare.append(clusters.centers)
+        totals.sums[:] = 0
+
     with Threads(1) as threads:
-        means_of(points, totals, threads)  # compiles
-        finish = best(lambda: means_of(points, totals, threads)) / totals.sums.size
-    return {"add": add, "finish": finish, "group": measure_group(n_clusters), "near": measure_near(n_clusters)}
+        finish()  # compiles
+        per_value = best(finish) / totals.sums.size
+    return {"add": add, "finish": per_value, "group": measure_group(n_clusters), "near": measure_near(n_clusters)}
 
 
 def measure_group(n_clusters: int, n_partitions: int = 160, n_near: int = 8) -> float:
@@ -130,7 +138,7 @@ def measure_cluster(n_workers: int, n_tasks: int = 500, n_results: int = 32, n_v
 
         def run(size: int, n_tasks: int) -> float:
             began = time.perf_counter()
-            for _ in cluster.run("", np.zeros, [(size,)] * n_tasks):
+            for _ in cluster.run("", np.ones, [(size,)] * n_tasks):
                 pass
             return time.perf_counter() - began
 
@@ -142,21 +150,28 @@ def measure_cluster(n_workers: int, n_tasks: int = 500, n_results: int = 32, n_v
 
 
 def measure_files(n_files: int = 40, n_partitions: int = 16, n_values: int = 1 << 24) -> Row:
-    """What a small file takes to be written for good, and a task that has nearly nothing to do; bytes a second."""
+    """What a small file takes to be written for good and to be removed, and a task with nearly nothing to do; bytes a
+    second."""
     with tempfile.TemporaryDirectory(prefix="closure-kmeans-scale-") as temporary:
         folder = shared_folder(temporary)
         labels = np.zeros(1000, np.int32)
-        save = [
-            clocked(partial(passes.save_labels, passes.Partition(folder, number), 0, labels))
-            for number in range(n_files)
-        ]
+        save, remove = [], []
+        for _ in range(REPEATS):
+            partitions = [passes.Partition(folder, number) for number in range(n_files)]
+            save += [clocked(partial(passes.save_labels, partition, 0, labels)) for partition in partitions]
+            remove.append(clocked(partial(folder.remove, "labels")) / n_files)
         task = near_task(folder, n_partitions, n_partitions)
         start = [clocked(task) for _ in range(n_files)]
         large = np.zeros((n_values, 1), np.int32)
         save_large = [clocked(partial(folder.save, f"large/{i}.npy", large)) for i in range(REPEATS)]
     write = statistics.median(save)
     storage = large.nbytes / (statistics.median(save_large) - write)
-    return {"write": write, "start": statistics.median(start), "storage": storage}
+    return {
+        "write": write,
+        "remove": statistics.median(remove),
+        "start": statistics.median(start),
+        "storage": storage,
+    }
 
 
 def clocked(work: Callable[[], Any]) -> float:

@@ -2,7 +2,8 @@
 
 An iteration is: every partition assigned by a task; the sums merged and sent to the driver; the driver's own work, all
 of it serial; the centres near partitions found by tasks; the next file of centres read by workers. The time is the sum
-of these, each as long as its slowest part.
+of these, each as long as its slowest part. Sums are taken to be merged on other machines than those they were made on:
+where there are few machines, fewer bytes go over the wire.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from closure_kmeans.distributed.cluster import MERGED_FETCHED_TOGETHER, plan_mer
 from closure_kmeans.distributed.driver import count_merged
 from closure_kmeans.distributed.layout import CELLS_PER_PARTITION
 from closure_kmeans.distributed.passes import CENTERS_READ, sums_bytes
+from closure_kmeans.layout import BYTES_PER_SLAB_POINT
+from closure_kmeans.quantizer import SAMPLE_ROWS
+from closure_kmeans.slabs import BLOCK_CENTERS, BLOCK_PAIRS
 
 
 @dataclass(frozen=True)
@@ -30,19 +34,21 @@ class Machine:
 
 @dataclass(frozen=True)
 class Constants:
-    """Measured by ``python -m benchmarks.scale costs`` and ``replicas``: seconds, at first of one core."""
+    """Measured by ``python -m benchmarks.scale costs`` and ``replicas``: seconds, of one core where one computes."""
 
     assign: float  # a point and iteration, on average: coordinates, tree, assignment, sums
     slowest: float  # how many times as long the slowest partition takes
     add: float  # a value of the sums, to add it
     near: float  # a pair of centre and cell, for the workers to find which are near each other
     group: float  # a pair of centre and partition that it is near, for the driver to list it
-    finish: float  # a value of the centres: from the sums to the file
+    finish: float  # a value of the centres: sums set to zero, means, coordinates
     task: float  # a task sent, and told of as done
-    move: float  # a byte of a result, from a worker to the driver: packed, sent and unpacked
+    move: float  # a byte of a result, from one process to another: packed, sent and unpacked
     start: float  # what a task takes however little it has to do: files that are opened
     write: float  # a file written for good, however small
-    replicas: float  # partitions that a cluster has points in, on average, where each has about 600 clusters
+    remove: float  # a file removed
+    candidates: float  # clusters that a point is tested with, on average
+    replicas: float  # partitions that a cluster has points in, on average
     merged: float  # sums of a cluster that reach the driver, on average, where tasks have merged them
     entered: float  # partitions that a centre is entered into, on average
 
@@ -64,6 +70,7 @@ class Iteration(NamedTuple):
     tasks: float
     sums_bytes: float
     wire_bytes: float
+    task_memory: float
     worker_memory: float
     driver_memory: float
     flops: float
@@ -90,12 +97,14 @@ PARTS = {
     "list": "the driver, listing the centres near each partition",
     "centers": "the driver, computing and writing the centres",
     "read": "reading the centres",
-    "files": "opening and writing files",
+    "files": "opening, writing and removing files",
     "tasks": "the scheduler",
 }
 TREE_DIMS = 16
-LEAF_CANDIDATES = 80  # clusters that a point is tested with
 FILES_OF_THE_DRIVER = 2  # the coordinates of the centres, and the centres
+# Bytes in memory: what a task keeps of a value of a cluster that it touches (the centre, the sums, and those that are
+# sent), of each cluster (whether it is touched, and its place), and of pairs of centre and cell (scores and places).
+TOUCHED_VALUE_BYTES, CLUSTER_BYTES, PAIR_BYTES = 4 + 8 + 8, 1 + 4, 4 + 4 + 8
 
 
 def iteration(
@@ -124,18 +133,30 @@ def iteration(
     merge = sum(
         sums_bytes(entries, width)
         / n_groups
-        * (math.ceil(n_groups / n_machines) / machine.network + constants.add / 8 * math.ceil(n_groups / n_cores))
+        * (
+            math.ceil(n_groups / n_machines) / machine.network
+            + math.ceil(n_groups / n_cores) * (constants.move + constants.add / 8)
+        )
         for n_groups in levels
     )
     values = n_clusters * width
     pairs = constants.entered * n_clusters
     rows_of_machine = n_points * row_bytes / n_machines
     in_memory = machine.holds_rows and rows_of_machine < machine.memory / 2
-    touched = entries / n_partitions + pairs / n_partitions
+    # A centre is entered where its cluster has points, and farther.
+    touched = max(entries, pairs) / n_partitions
     centers_of_machine = min(4 * values, touched * 4 * width * n_partitions / n_machines) * 2
-    partition_memory = per_partition * (row_bytes + 4 * TREE_DIMS + 48) + touched * 12 * width
+    slowest = constants.slowest if n_partitions > 1 else 1.0
+    n_cells = CELLS_PER_PARTITION * n_partitions
+    layout = SAMPLE_ROWS * row_bytes + n_cells * 4 * (TREE_DIMS + 1)
+    task_memory = (
+        layout
+        + (per_partition + pairs / n_partitions) * (row_bytes + 4 * TREE_DIMS + BYTES_PER_SLAB_POINT)
+        + touched * TOUCHED_VALUE_BYTES * width
+        + CLUSTER_BYTES * n_clusters
+    )
     return Iteration(
-        assign=constants.assign * per_partition * max(constants.slowest, n_rounds),
+        assign=constants.assign * per_partition * max(slowest, n_rounds),
         rows=0.0 if in_memory else rows_of_machine / machine.storage,
         labels=2 * 4 * n_points / n_machines / machine.storage,
         merge=merge,
@@ -143,13 +164,21 @@ def iteration(
         add=constants.add * to_driver / 8,
         near=constants.near * n_clusters * CELLS_PER_PARTITION * n_rounds,
         list=constants.group * pairs,
-        centers=constants.finish * values / machine.cores + 4 * (values + TREE_DIMS * n_clusters) / machine.storage,
+        centers=constants.finish * values + 4 * (values + TREE_DIMS * n_clusters + pairs) / machine.storage,
         read=centers_of_machine / machine.storage,
-        files=n_rounds * (2 * constants.start + constants.write) + FILES_OF_THE_DRIVER * constants.write,
+        files=n_rounds * (2 * constants.start + constants.write)
+        + FILES_OF_THE_DRIVER * constants.write
+        + n_partitions * constants.remove,
         tasks=constants.task * (2 * n_partitions + sum(levels)),
         sums_bytes=sums_bytes(entries, width),
         wire_bytes=(len(levels) * sums_bytes(entries, width)) + to_driver + 8 * pairs,
-        worker_memory=machine.cores * max(partition_memory, 2 * merged_task, 4 * TREE_DIMS * CENTERS_READ),
+        task_memory=task_memory,
+        worker_memory=machine.cores
+        * max(
+            task_memory,
+            2 * merged_task,
+            layout + 4 * TREE_DIMS * CENTERS_READ + PAIR_BYTES * min(BLOCK_CENTERS * n_cells, BLOCK_PAIRS),
+        ),
         driver_memory=values * (8 + 4 * 4) + MERGED_FETCHED_TOGETHER * to_driver / (levels or [n_partitions])[-1],
-        flops=2 * n_points * width * LEAF_CANDIDATES,
+        flops=2 * n_points * width * constants.candidates,
     )

@@ -1,63 +1,68 @@
-"""The tables of ``results/scale``, and the model's answer for a billion rows."""
+"""The tables of ``results/scale``, and the model's answer for a billion rows. ``docs/scale.md`` includes them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks.results import Row, latest, markdown_table, read_rows
 from benchmarks.scale.model import PARTS, Constants, Iteration, Machine, iteration
 from benchmarks.scale.simulate import Troubles, simulate
-from closure_kmeans.distributed.passes import sums_bytes
 
-COMMANDS = ("quality", "replicas", "costs", "rival", "kills")
 BILLION, MILLION, WIDTH = 1_000_000_000, 1_000_000, 128
+SIZES = (10, 100, 1_000)  # machines
+ITERATIONS = 25  # of a fit
+REPLAYED_TASKS = 800_000  # fifty iterations of a thousand machines: failures are rare where there are few
+FEWER_PARTITIONS = (1, 2, 4, 8, 16, 32, 64)  # times fewer than cores
 TROUBLES = {
     "none": Troubles(),
-    "one machine in twenty three times slower": Troubles(slow_share=0.05),
+    "one machine in twenty is three times slower": Troubles(slow_share=0.05),
     "each machine fails once a day": Troubles(hours_between_failures=24),
     "both": Troubles(slow_share=0.05, hours_between_failures=24),
 }
 
+Rows = dict[str, list[Row]]  # by command
 
-def write(folder: Path, suffix: str) -> str:
-    """Write the report beside the results, the names of which end in ``suffix``."""
-    rows = {name: read_rows(folder / f"{name}{suffix}.jsonl") for name in COMMANDS}
-    rows = {name: found for name, found in rows.items() if found}
-    if not rows:
-        raise SystemExit(f"there are no results in '{folder}' yet")
+
+def write(folder: Path, commands: Iterable[str], suffix: str) -> str:
+    """Write the report beside the results of all commands, the names of which end in ``suffix``."""
+    rows = {name: read_rows(folder / f"{name}{suffix}.jsonl") for name in commands}
+    missing = [name for name, found in rows.items() if not found]
+    if missing:
+        raise SystemExit(f"'{folder}' must have results of all commands, but has none of {', '.join(missing)}")
     parts = ["# Beyond one machine"]
-    if "quality" in rows:
-        parts += [quality_table(rows["quality"]), bytes_table(rows["quality"])]
-    if "replicas" in rows:
-        parts.append(replicas_table(rows["replicas"]))
-    if "costs" in rows and rows.keys() & {"replicas", "quality"}:
-        constants = constants_of(rows)
-        parts += [constants_table(constants), check_table(rows, constants), billion_tables(constants)]
-    if "rival" in rows:
-        parts.append(rival_table(rows["rival"]))
-    if "kills" in rows:
-        parts.append(kills_table(rows["kills"]))
-    machine = next(iter(rows.values()))[-1]["machine"]
-    parts.append(f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']:g} GB.")
+    for title, section in SECTIONS.items():
+        parts += [f"## {title}", section(rows)]
+    machine = rows["quality"][-1]["machine"]
+    parts += ["## Machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']:g} GB."]
     text = "\n\n".join(parts) + "\n"
     (folder / f"README{suffix}.md").write_text(text)
     return text
 
 
 def by_partitions(rows: list[Row]) -> list[Row]:
-    kept = latest(rows, lambda row: (row["partitions"], row["n_clusters"], row["seed"], row["workers"]))
-    return sorted(kept, key=lambda row: (row["n_clusters"], row["partitions"], row["workers"]))
+    kept = latest(rows, lambda row: (row["partitions"], row["n_clusters"], row["workers"]))
+    return sorted(kept, key=lambda row: (row["n_clusters"], row["partitions"], -row["workers"]))
 
 
-def quality_table(rows: list[Row]) -> str:
-    found = by_partitions(rows)
-    one = next((row for row in found if row["partitions"] == 0), found[0])
+def on_clusters(rows: Rows) -> list[Row]:
+    """The runs of quality that had a cluster."""
+    return [row for row in by_partitions(rows["quality"]) if row["partitions"] > 0]
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def quality_table(rows: Rows) -> str:
+    found = by_partitions(rows["quality"])
+    one = next(row for row in found if row["partitions"] == 0)
     lines = [
         [
-            "one machine" if row["partitions"] == 0 else str(row["partitions"]),
-            "" if row["partitions"] == 0 else str(row["workers"]),
+            "one machine" if row is one else str(row["partitions"]),
+            "" if row is one else str(row["workers"]),
             str(row["iterations"]),
             f"{row['distortion']:,.1f}",
             f"{row['distortion'] / one['distortion'] - 1:+.2%}",
@@ -67,152 +72,47 @@ def quality_table(rows: list[Row]) -> str:
         ]
         for row in found
     ]
-    header = ("partitions", "workers", "iterations", "distortion", "", "nearest centres", "accuracy", "digest")
-    title = f"{one['n_rows']:,} x {WIDTH} SIFT into {one['n_clusters']:,}"
-    return f"## Quality: {title}\n\n{markdown_table(header, lines)}"
+    header = ("partitions", "workers", "iterations", "distortion", "", "of nearest centres", "accuracy", "digest")
+    title = f"{one['n_rows']:,} x {WIDTH} SIFT descriptors into {one['n_clusters']:,} clusters"
+    return f"{title}; equal digests mean equal bytes of centres and labels.\n\n{markdown_table(header, lines)}"
 
 
-def bytes_table(rows: list[Row]) -> str:
+def bytes_table(rows: Rows) -> str:
     lines = [
         [
             str(row["partitions"]),
+            str(row["workers"]),
             f"{row['replicas']:.2f}",
             f"{row['entered']:.2f}",
-            f"{row['sums_bytes'] / 1e6:.1f} MB",
-            f"{row['wire_bytes'] / 1e6:.1f} MB",
-            f"{row['wire_bytes'] / row['sums_bytes']:.2f}",
-            f"{row['centers_bytes'] / 1e6:.1f} MB",
+            f"{expected.wire_bytes / 1e6:.1f}",
+            f"{row['wire_bytes_in_the_end'] / 1e6:.1f}",
+            f"{row['wire_bytes_in_the_end'] / expected.wire_bytes:.2f}",
+            f"{row['centers_bytes'] / 1e6:.1f}",
         ]
-        for row in by_partitions(rows)
-        if row["partitions"] > 0
+        for row, expected in beside_the_model(rows)
     ]
-    header = ("partitions", "replicas", "entered", "sums, model", "over the wire", "ratio", "file of centres")
-    return f"## Bytes an iteration\n\n{markdown_table(header, lines)}"
-
-
-def replicas_table(rows: list[Row]) -> str:
-    lines = [
-        [str(row["partitions"]), f"{row['n_clusters']:,}", f"{row['replicas']:.2f}", f"{row['entered']:.2f}"]
-        for row in by_partitions(rows)
-    ]
-    header = ("partitions", "clusters", "replicas", "entered")
-    return f"## Partitions that a cluster has points in, 625 clusters a partition\n\n{markdown_table(header, lines)}"
-
-
-def constants_of(rows: dict[str, list[Row]]) -> Constants:
-    tasks = [row for row in rows["costs"] if row["what"] == "tasks"]
-    driver, cluster = (
-        next(row for row in reversed(rows["costs"]) if row["what"] == what) for what in ("driver", "cluster")
-    )
-    spread = by_partitions(rows.get("replicas", rows.get("quality", [])))[-1]
-    return Constants(
-        assign=max(row["assign"] for row in tasks),
-        slowest=max(row["assign_slowest"] / row["assign"] for row in tasks),
-        add=driver["add"],
-        near=driver["near"],
-        group=driver["group"],
-        finish=driver["finish"],
-        **{name: cluster[name] for name in ("task", "move", "start", "write")},
-        **{name: spread[name] for name in ("replicas", "merged", "entered")},
+    return markdown_table(
+        (
+            *("partitions", "workers", "of them with points of a cluster", "that a centre is entered into"),
+            *("moved by the model, MB", "measured, MB", "ratio", "file of centres, MB"),
+        ),
+        lines,
     )
 
 
-def constants_table(constants: Constants) -> str:
+def entered_table(rows: Rows) -> str:
+    found = latest(rows["entered"], lambda row: (row["n_cells"],))
+    one = next(row for row in found if row["n_cells"] == 0)
     lines = [
-        ["a point assigned and summed up", f"{constants.assign * 1e6:.2f} µs of a core"],
-        ["the slowest partition, against the average", f"{constants.slowest:.2f} times"],
-        ["a value of the sums added", f"{constants.add * 1e9:.2f} ns"],
-        ["a pair of centre and cell compared", f"{constants.near * 1e9:.2f} ns"],
-        ["a pair of centre and partition listed", f"{constants.group * 1e9:.1f} ns"],
-        ["a value of the centres computed", f"{constants.finish * 1e9:.2f} ns"],
-        ["a task sent, and told of as done", f"{constants.task * 1e3:.2f} ms"],
-        ["a byte of a result, to the driver", f"{constants.move * 1e9:.2f} ns"],
-        ["a task with nearly nothing to do", f"{constants.start * 1e3:.1f} ms"],
-        ["a small file written for good", f"{constants.write * 1e3:.1f} ms"],
-        ["partitions that a cluster has points in", f"{constants.replicas:.2f}"],
-        ["sums of a cluster that reach the driver, merged", f"{constants.merged:.2f}"],
-        ["partitions that a centre is entered into", f"{constants.entered:.2f}"],
+        [str(row["n_cells"]), f"{row['distortion']:,.1f}", f"{row['distortion'] / one['distortion'] - 1:+.2%}"]
+        for row in found
+        if row is not one
     ]
-    return f"## Constants\n\n{markdown_table(('', 'measured'), lines)}"
+    title = f"{one['n_rows']:,} rows into {one['n_clusters']:,} clusters, {one['partitions']} partitions"
+    return f"{title}, against one machine.\n\n{markdown_table(('nearest cells', 'distortion', ''), lines)}"
 
 
-def check_table(rows: dict[str, list[Row]], constants: Constants) -> str:
-    """The model beside the runs."""
-    lines = []
-    storage = next(row["storage"] for row in reversed(rows["costs"]) if row["what"] == "cluster")
-    for row in by_partitions(rows.get("quality", [])):
-        if row["partitions"] == 0 or "iteration_seconds" not in row:
-            continue
-        own = replace(constants, **{name: row[name] for name in ("replicas", "merged", "entered")})
-        # What a byte takes on this machine is in the constants.
-        machine = Machine(cores=row["workers"], network=math.inf, storage=storage)
-        expected = iteration(row["n_rows"], WIDTH, row["n_clusters"], 1, own, machine, n_partitions=row["partitions"])
-        lines.append(
-            [
-                str(row["partitions"]),
-                str(row["workers"]),
-                f"{expected.seconds:.2f}",
-                f"{row['iteration_seconds']:.2f}",
-                f"{row['iteration_seconds'] / expected.seconds:.2f}",
-                f"{sums_bytes(row['replicas'] * row['n_clusters'], WIDTH) / 1e6:.1f}",
-                f"{row['wire_bytes'] / 1e6:.1f}",
-            ]
-        )
-    if not lines:
-        return "The runs were made on a busy machine, and their times were not kept."
-    header = ("partitions", "workers", "model, s", "measured, s", "ratio", "model, MB", "measured, MB")
-    return f"## The model against runs: an iteration on one machine\n\n{markdown_table(header, lines)}"
-
-
-def billion(n_machines: int, constants: Constants, machine: Machine) -> Iteration:
-    return iteration(BILLION, WIDTH, MILLION, n_machines, constants, machine)
-
-
-def billion_tables(constants: Constants) -> str:
-    machine, sizes = Machine(), (10, 100, 1_000)
-    answers = {n_machines: billion(n_machines, constants, machine) for n_machines in sizes}
-    lines = [
-        [
-            f"{n_machines:,}",
-            *(f"{getattr(found, name):.2f}" for name in PARTS),
-            f"**{found.seconds:.1f}**",
-            f"{found.wire_bytes / 1e9:.1f}",
-            f"{found.worker_memory / 1e9:.1f}",
-            f"{found.driver_memory / 1e9:.1f}",
-            found.bottleneck,
-        ]
-        for n_machines, found in answers.items()
-    ]
-    header = (
-        "machines",
-        *(name.replace("centers", "centres") for name in PARTS),
-        *("seconds", "wire GB", "worker GB", "driver GB", "first bottleneck"),
-    )
-    parts = [
-        f"## A billion x {WIDTH} bytes into a million clusters: an iteration, in seconds",
-        markdown_table(header, lines),
-        f"Machines of {machine.cores} cores, {machine.memory / 1e9:.0f} GB, {machine.network * 8 / 1e9:g} Gbit/s, "
-        f"{machine.storage / 1e9:g} GB/s from the shared storage, a partition for each core.",
-    ]
-    header = ("machines", *TROUBLES)
-    lines = []
-    for n_machines, found in answers.items():
-        tasks = n_machines * machine.cores
-        outcomes = [
-            simulate(n_machines, machine.cores, tasks, of_tasks(found), found.seconds - of_tasks(found), trouble)
-            for trouble in TROUBLES.values()
-        ]
-        lines.append([f"{n_machines:,}", *(f"{outcome.seconds:.1f}" for outcome in outcomes)])
-    parts += ["## The same with stragglers and failures, simulated", markdown_table(header, lines)]
-    return "\n\n".join(parts)
-
-
-def of_tasks(found: Iteration) -> float:
-    """Seconds of an iteration that are those of the tasks that assign."""
-    return found.assign + found.rows + found.labels
-
-
-def rival_table(rows: list[Row]) -> str:
+def rival_table(rows: Rows) -> str:
     lines = [
         [
             row["method"],
@@ -221,14 +121,214 @@ def rival_table(rows: list[Row]) -> str:
             str(row["iterations"]),
             f"{row['exact_distortion']:,.1f}",
         ]
-        for row in latest(rows, lambda row: (row["method"], row["n_clusters"]))
+        for row in latest(rows["rival"], lambda row: (row["method"], row["n_clusters"]))
     ]
+    workers, n_rows = (rows["rival"][-1][name] for name in ("workers", "n_rows"))
     header = ("", "clusters", "seconds", "iterations", "distortion")
-    return f"## dask-ml's KMeans on the same cluster\n\n{markdown_table(header, lines)}"
+    return f"{n_rows:,} rows in float32 on {workers} workers.\n\n{markdown_table(header, lines)}"
 
 
-def kills_table(rows: list[Row]) -> str:
+def kills_table(rows: Rows) -> str:
     lines = [
-        [row["killed"], str(row["n_kills"]), str(row["n_same"])] for row in latest(rows, lambda row: (row["killed"],))
+        [row["killed"], str(row["n_kills"]), str(row["n_same"])]
+        for row in latest(rows["kills"], lambda row: (row["killed"],))
     ]
-    return f"## Kills at random moments\n\n{markdown_table(('killed', 'fits', 'with the same bytes'), lines)}"
+    return markdown_table(("killed", "fits", "with the same bytes"), lines)
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+
+def constants_of(rows: Rows, n_points: int, n_clusters: int, n_partitions: int) -> Constants:
+    """The constants as measured at the nearest number of points a cluster, and of clusters a partition."""
+    tasks = nearest(rows["costs"], lambda row: row["n_rows"] / row["n_clusters"], n_points / n_clusters, what="tasks")
+    (spread, *_) = nearest(
+        rows["replicas"], lambda row: row["n_clusters"] / row["partitions"], n_clusters / n_partitions
+    )
+    driver, cluster = (measured(rows, what) for what in ("driver", "cluster"))
+    return Constants(
+        assign=max(row["assign"] for row in tasks),
+        slowest=max(row["assign_slowest"] / row["assign"] for row in tasks),
+        candidates=max(row["candidates"] for row in tasks),
+        **{name: driver[name] for name in ("add", "near", "group", "finish")},
+        **{name: cluster[name] for name in ("task", "move", "start", "write", "remove")},
+        **{name: spread[name] for name in ("replicas", "merged", "entered")},
+    )
+
+
+def nearest(rows: list[Row], ratio: Callable[[Row], float], wanted: float, **kind: str) -> list[Row]:
+    """The rows of a kind whose ratio is nearest to the one wanted; those of most partitions first."""
+    chosen = [row for row in rows if row.items() >= kind.items()]
+    distances = [round(abs(math.log(ratio(row) / wanted)), 2) for row in chosen]
+    found = [row for row, distance in zip(chosen, distances, strict=True) if distance == min(distances)]
+    return sorted(found, key=lambda row: -row["partitions"])
+
+
+def measured(rows: Rows, what: str) -> Row:
+    return next(row for row in reversed(rows["costs"]) if row["what"] == what)
+
+
+def beside_the_model(rows: Rows) -> list[tuple[Row, Iteration]]:
+    """The runs, and what the model expects of them. What a byte takes on this machine is in the constants."""
+    storage = measured(rows, "cluster")["storage"]
+    pairs = []
+    for row in on_clusters(rows):
+        constants = constants_of(rows, row["n_rows"], row["n_clusters"], row["partitions"])
+        constants = replace(constants, **{name: row[name] for name in ("replicas", "merged", "entered")})
+        machine = Machine(cores=row["workers"], network=math.inf, storage=storage)
+        sizes = (row["n_rows"], WIDTH, row["n_clusters"])
+        pairs.append((row, iteration(*sizes, 1, constants, machine, n_partitions=row["partitions"])))
+    return pairs
+
+
+def constants_table(rows: Rows) -> str:
+    run = on_clusters(rows)[-1]
+    few = constants_of(rows, run["n_rows"], run["n_clusters"], run["partitions"])
+    many = constants_of(rows, BILLION, MILLION, MILLION)
+    lines = [
+        [f"a point assigned and summed up, {run['n_rows'] / run['n_clusters']:,.0f} points a cluster", us(few.assign)],
+        [f"the same, {BILLION / MILLION:,.0f} points a cluster", us(many.assign)],
+        ["clusters that a point is tested with, in the two", f"{few.candidates:.0f} and {many.candidates:.0f}"],
+        [
+            "the slowest partition against the average, in the two",
+            f"{few.slowest:.2f} and {many.slowest:.2f} times",
+        ],
+        ["a value of the sums added", f"{few.add * 1e9:.2f} ns of a core"],
+        ["a pair of centre and cell compared", f"{few.near * 1e9:.2f} ns of a core"],
+        ["a pair of centre and partition listed", f"{few.group * 1e9:.1f} ns of a core"],
+        ["a value of the centres computed", f"{few.finish * 1e9:.2f} ns of a core"],
+        ["a task sent, and told of as done", f"{few.task * 1e3:.2f} ms"],
+        ["a byte of a result, from one process to another", f"{few.move * 1e9:.2f} ns"],
+        ["a task with nearly nothing to do", f"{few.start * 1e3:.1f} ms"],
+        ["a small file written for good", f"{few.write * 1e3:.1f} ms"],
+        ["a small file removed", f"{few.remove * 1e3:.2f} ms"],
+        ["bytes written a second, here", f"{measured(rows, 'cluster')['storage'] / 1e9:.2f} GB"],
+    ]
+    header = ("partitions", "clusters", "clusters a partition", "with points of a cluster", "groups", "entered into")
+    spread = [
+        [
+            str(row["partitions"]),
+            f"{row['n_clusters']:,}",
+            f"{row['n_clusters'] / row['partitions']:,.0f}",
+            f"{row['replicas']:.2f}",
+            f"{row['merged']:.2f}",
+            f"{row['entered']:.2f}",
+        ]
+        for row in by_partitions(rows["replicas"])
+    ]
+    return (
+        f"{markdown_table(('', 'measured'), lines)}\n\n"
+        "Partitions that a cluster has points in, groups of them whose merged sums have the cluster, and partitions "
+        f"that a centre is entered into:\n\n{markdown_table(header, spread)}"
+    )
+
+
+def us(seconds: float) -> str:
+    return f"{seconds * 1e6:.2f} µs of a core"
+
+
+def check_table(rows: Rows) -> str:
+    """Time and memory by the model, beside the runs."""
+    memory = {
+        row["partitions"]: row["task_memory"]
+        for row in rows["costs"]
+        if row["what"] == "tasks" and row["n_clusters"] == on_clusters(rows)[-1]["n_clusters"]
+    }
+    lines = []
+    for row, expected in beside_the_model(rows):
+        seconds = row.get("iteration_seconds")
+        lines.append(
+            [
+                str(row["partitions"]),
+                str(row["workers"]),
+                f"{expected.seconds:.2f}",
+                f"{seconds:.2f}" if seconds else "–",
+                f"{seconds / expected.seconds:.2f}" if seconds else "–",
+                f"{expected.flops / 1e9:.0f}",
+                f"{expected.task_memory / 1e6:.0f}",
+                f"{memory[row['partitions']] / 1e6:.0f}",
+                f"{memory[row['partitions']] / expected.task_memory:.2f}",
+            ]
+        )
+    return markdown_table(
+        (
+            *("partitions", "workers", "seconds by the model", "measured", "ratio", "Gflop"),
+            *("MB of a task by the model", "measured", "ratio"),
+        ),
+        lines,
+    )
+
+
+def billion(rows: Rows, n_machines: int, n_partitions: int) -> Iteration:
+    constants = constants_of(rows, BILLION, MILLION, n_partitions)
+    return iteration(BILLION, WIDTH, MILLION, n_machines, constants, Machine(), n_partitions=n_partitions)
+
+
+def a_partition_each(rows: Rows) -> dict[int, Iteration]:
+    """An iteration on each number of machines, with as many partitions as cores."""
+    return {n_machines: billion(rows, n_machines, n_machines * Machine().cores) for n_machines in SIZES}
+
+
+def best_partitions(rows: Rows, n_machines: int) -> tuple[int, float]:
+    """Of one partition a core, or fewer: how many are the fastest, and the seconds of an iteration."""
+    n_cores = n_machines * Machine().cores
+    choices = [n_cores // fewer for fewer in FEWER_PARTITIONS]
+    found = {n_partitions: billion(rows, n_machines, n_partitions).seconds for n_partitions in choices}
+    best = min(found, key=lambda n_partitions: found[n_partitions])
+    return best, found[best]
+
+
+def billion_table(rows: Rows) -> str:
+    machine, answers = Machine(), a_partition_each(rows)
+
+    def line(name: str, show: Callable[[Iteration], str]) -> list[str]:
+        return [name, *map(show, answers.values())]
+
+    best = [best_partitions(rows, n_machines) for n_machines in SIZES]
+    lines = [
+        *(line(name.replace("centers", "centres"), partial(show_seconds, name)) for name in PARTS),
+        line("**seconds in all**", lambda found: f"**{found.seconds:.1f}**"),
+        line("first bottleneck", lambda found: found.bottleneck),
+        line(f"minutes of {ITERATIONS} iterations", lambda found: f"{found.seconds * ITERATIONS / 60:.1f}"),
+        line("GB over the wire", lambda found: f"{found.wire_bytes / 1e9:.1f}"),
+        line("GB of memory, a worker machine", lambda found: f"{found.worker_memory / 1e9:.1f}"),
+        line("GB of memory, the driver", lambda found: f"{found.driver_memory / 1e9:.1f}"),
+        line("Tflop", lambda found: f"{found.flops / 1e12:.0f}"),
+        ["best number of partitions", *(f"{n_partitions:,}" for n_partitions, _ in best)],
+        ["seconds with so many", *(f"{seconds:.1f}" for _, seconds in best)],
+    ]
+    header = ("an iteration, in seconds", *(f"{n_machines:,} machines" for n_machines in SIZES))
+    return (
+        f"Machines of {machine.cores} cores, {machine.memory / 1e9:.0f} GB, {machine.network * 8 / 1e9:g} Gbit/s, "
+        f"{machine.storage / 1e9:g} GB/s from the shared storage, a partition for each core.\n\n"
+        f"{markdown_table(header, lines)}"
+    )
+
+
+def show_seconds(part: str, found: Iteration) -> str:
+    return f"{getattr(found, part):.2f}"
+
+
+def troubles_table(rows: Rows) -> str:
+    cores = Machine().cores
+    lines = []
+    for n_machines, found in a_partition_each(rows).items():
+        n_tasks, of_tasks = n_machines * cores, found.assign + found.rows + found.labels
+        replay = partial(simulate, n_machines, cores, n_tasks, of_tasks, found.seconds - of_tasks)
+        outcomes = [replay(trouble, REPLAYED_TASKS // n_tasks) for trouble in TROUBLES.values()]
+        lines.append([f"{n_machines:,}", *(f"{outcome.seconds:.1f}" for outcome in outcomes)])
+    return f"Seconds of an iteration, on average.\n\n{markdown_table(('machines', *TROUBLES), lines)}"
+
+
+# In the order in which they are shown. The titles are what docs/scale.md finds them by.
+SECTIONS: dict[str, Callable[[Rows], str]] = {
+    "Quality": quality_table,
+    "Bytes moved in an iteration": bytes_table,
+    "How widely centres are entered": entered_table,
+    "Kills at random moments": kills_table,
+    "dask-ml's KMeans on the same cluster": rival_table,
+    "Constants": constants_table,
+    "The model beside runs": check_table,
+    "A billion rows into a million clusters": billion_table,
+    "Stragglers and failures": troubles_table,
+}

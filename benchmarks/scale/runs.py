@@ -11,18 +11,23 @@ import shutil
 import statistics
 import tempfile
 import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 import distributed
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from benchmarks import data
 from benchmarks.results import Row
 from closure_kmeans import ClosureKMeans
-from closure_kmeans.distributed import DistributedClosureKMeans
+from closure_kmeans.distributed import DistributedClosureKMeans, estimator, passes
 from closure_kmeans.distributed.cluster import Cluster, local_cluster, plan_merges
 from closure_kmeans.distributed.driver import count_merged
 from closure_kmeans.distributed.files import FIT, SharedFolder, fit_folder
@@ -36,8 +41,10 @@ def source_file(n_rows: int, source: str | None) -> Path:
     """The rows as a file that workers can read."""
     path = data.CACHE / f"scale-{n_rows}.npy"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, data.load("sift", n_rows, source))
+        rows = data.load("sift", n_rows, source)
+        if len(rows) < n_rows:
+            raise SystemExit(f"--data must have {n_rows:,} rows, got {len(rows):,}; --quick takes fewer")
+        data.keep(rows, path)
     return path
 
 
@@ -70,7 +77,7 @@ def one_machine(path: Path, n_clusters: int, seed: int) -> Row:
     return facts_of(fitted, X, time.perf_counter() - began)
 
 
-def on_cluster(path: Path, n_clusters: int, n_partitions: int, n_workers: int, seed: int, max_iter: int = 100) -> Row:
+def on_cluster(path: Path, n_clusters: int, n_partitions: int, n_workers: int, seed: int, max_iter: int) -> Row:
     """A fit, and what went over the wire in each iteration but the first."""
     marks: list[tuple[float, int]] = []
     folder = Path(tempfile.mkdtemp(prefix="closure-kmeans-scale-"))
@@ -105,6 +112,17 @@ def on_cluster(path: Path, n_clusters: int, n_partitions: int, n_workers: int, s
         shutil.rmtree(folder)
 
 
+def with_entered(path: Path, n_clusters: int, n_partitions: int, n_cells: int, seed: int) -> Row:
+    """A fit whose centres are entered into the partitions of so many of their nearest cells; if 0, on one machine."""
+    X = np.load(path)
+    with tasks_here(), mock.patch.object(passes, "CELLS_ENTERED", n_cells):
+        if n_cells:
+            model = DistributedClosureKMeans(n_clusters, n_partitions=n_partitions, random_state=seed)
+        else:
+            model = ClosureKMeans(n_clusters, random_state=seed)
+        return {"distortion": model.fit(X).inertia_ / len(X), "iterations": model.n_iter_}
+
+
 def count_sums(folder: SharedFolder, n_partitions: int, n_clusters: int, width: int) -> tuple[float, float]:
     """Partitions that a cluster has points in, on average, and sums of it that reach the driver."""
     (version,) = (int(name.rpartition("/")[2]) for name in folder.list("labels"))
@@ -122,23 +140,51 @@ def count_entered(folder: Path) -> int:
     return len(arrays["near"])
 
 
-class TimedCluster(Cluster):
-    """Runs the tasks here, one after the other, and keeps what each took of a core, and the bytes of its result."""
+class TaskCost(NamedTuple):
+    seconds: float  # of a core
+    memory: int  # bytes at the most, while memory is traced
+
+
+class TasksHere(Cluster):
+    """Runs the tasks in this process, one after the other, and keeps what each took."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, list[float]] = {}
+        self.costs: dict[str, list[TaskCost]] = {}
 
-    def run(self, stage: str, task: Any, arguments: Any) -> list[Any]:
-        return [self._timed(task, some) for some in arguments]
+    def check_shared(self, folder: SharedFolder) -> None:
+        """There are no workers elsewhere."""
+
+    def run(self, stage: str, task: Any, arguments: Any) -> Any:
+        return (self._watched_task(task, some) for some in arguments)
 
     def merge(self, stage: str, task: Any, arguments: Any, merge: Any, n_left: int) -> Any:
-        return (self._timed(task, some) for some in arguments)
+        return self.run(stage, task, arguments)
 
-    def _timed(self, task: Any, arguments: Any) -> Any:
+    def costs_of(self, task: str, n_partitions: int) -> dict[str, NDArray[Any]]:
+        """What a task took, a row for each pass over all partitions."""
+        return {
+            name: np.reshape(values, (-1, n_partitions))
+            for name, values in zip(TaskCost._fields, zip(*self.costs[task], strict=True), strict=True)
+        }
+
+    def _watched_task(self, task: Any, arguments: Any) -> Any:
+        before, _ = tracemalloc.get_traced_memory()
+        if tracemalloc.is_tracing():
+            tracemalloc.reset_peak()
         began = time.process_time()
         result = task(*arguments)
-        self.seconds.setdefault(task.__name__, []).append(time.process_time() - began)
+        seconds = time.process_time() - began
+        _, peak = tracemalloc.get_traced_memory()
+        self.costs.setdefault(task.__name__, []).append(TaskCost(seconds, peak - before))
         return result
+
+
+@contextmanager
+def tasks_here() -> Iterator[TasksHere]:
+    """Distributed fits meanwhile need no cluster."""
+    cluster = TasksHere()
+    with mock.patch.object(estimator, "connect", return_value=nullcontext(cluster)):
+        yield cluster
 
 
 def limit_threads() -> None:

@@ -1,9 +1,9 @@
 """Replay stragglers and failures under the model.
 
-Machines have slots; a task goes to the first free slot and takes its time times a factor of the machine, which is slow
-now and then, and a little noise. A machine that fails loses the tasks under way and the results that no merge has
-fetched yet, and comes back after a while; Dask has others do these tasks again. An iteration ends when the results of
-all tasks are there; the driver then works alone.
+Machines have slots; a task goes to a free slot and takes its time, or longer on a machine that is slow in this
+iteration. A machine that fails loses the tasks under way and the results that it holds, and comes back after a while;
+Dask has others do these tasks again. An iteration ends when the results of all tasks are there; the driver then works
+alone, and a machine that fails meanwhile loses nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import numpy as np
 class Troubles:
     """What goes wrong."""
 
-    noise: float = 0.05  # standard deviation of the logarithm of a task's time
     slow_share: float = 0.0  # machines that are slow in an iteration
     slowness: float = 3.0  # how much longer they take
     hours_between_failures: float = float("inf")  # of one machine
@@ -32,6 +31,34 @@ class Outcome(NamedTuple):
     n_repeated: int  # tasks that were done again
 
 
+class Machines:
+    """Which machines are up. Each fails and comes back, over and over."""
+
+    def __init__(self, n_machines: int, troubles: Troubles, rng: np.random.Generator) -> None:
+        self.up = [True] * n_machines
+        self.n_failures = 0
+        self._restart = troubles.restart
+        self._mean_gap = troubles.hours_between_failures * 3600
+        self._rng = rng
+        self._changes: list[tuple[float, int]] = []  # when a machine fails if it is up, and is back if it is not
+        if np.isfinite(self._mean_gap):
+            self._changes = [(rng.exponential(self._mean_gap), machine) for machine in range(n_machines)]
+            heapq.heapify(self._changes)
+
+    @property
+    def next_change(self) -> float:
+        return self._changes[0][0] if self._changes else np.inf
+
+    def change(self) -> int:
+        """The machine that changes next fails, or comes back."""
+        time, machine = heapq.heappop(self._changes)
+        self.n_failures += self.up[machine]
+        lasts = self._restart if self.up[machine] else self._rng.exponential(self._mean_gap)
+        self.up[machine] = not self.up[machine]
+        heapq.heappush(self._changes, (time + lasts, machine))
+        return machine
+
+
 def simulate(
     n_machines: int,
     slots: int,
@@ -39,40 +66,50 @@ def simulate(
     task_seconds: float,
     serial_seconds: float,
     troubles: Troubles,
-    *,
     n_iterations: int = 50,
     seed: int = 0,
 ) -> Outcome:
     """Replay a fit. Each trouble has numbers of its own, so that what is slow is the same with failures and without."""
-    slow, failing, noise = (np.random.default_rng([seed, stream]) for stream in range(3))
-    mean_gap = troubles.hours_between_failures * 3600
-    next_failure = failing.exponential(mean_gap, n_machines) if np.isfinite(mean_gap) else np.full(n_machines, np.inf)
-    clock, n_failures, n_repeated = 0.0, 0, 0
+    slow, failing = (np.random.default_rng([seed, stream]) for stream in range(2))
+    machines = Machines(n_machines, troubles, failing)
+    clock, n_repeated = 0.0, 0
     for _ in range(n_iterations):
+        while machines.next_change <= clock:
+            machines.change()
         factors = np.where(slow.random(n_machines) < troubles.slow_share, troubles.slowness, 1.0)
-        free = [(clock, machine, slot) for machine in range(n_machines) for slot in range(slots)]
-        heapq.heapify(free)
-        queue, end = n_tasks, clock
-        done: list[list[float]] = [[] for _ in range(n_machines)]  # when the results that each machine holds were ready
-        while queue:
-            now, machine, slot = heapq.heappop(free)
-            seconds = task_seconds * factors[machine] * noise.lognormal(0, troubles.noise)
-            if now + seconds > next_failure[machine]:
-                failed_at = next_failure[machine]
-                n_failures += 1
-                lost = len(done[machine])
-                done[machine].clear()
-                queue += lost
-                n_repeated += lost + 1
-                back = max(now, failed_at) + troubles.restart
-                next_failure[machine] = back + failing.exponential(mean_gap)
-                free = [(max(t, back) if m == machine else t, m, s) for t, m, s in free]
-                free.append((back, machine, slot))
-                heapq.heapify(free)
-                continue
-            queue -= 1
-            done[machine].append(now + seconds)
-            end = max(end, now + seconds)
-            heapq.heappush(free, (now + seconds, machine, slot))
-        clock = end + serial_seconds
-    return Outcome(clock / n_iterations, n_failures, n_repeated)
+        clock, n_lost = run_tasks(machines, slots, n_tasks, (task_seconds * factors).tolist(), clock)
+        clock += serial_seconds
+        n_repeated += n_lost
+    return Outcome(clock / n_iterations, machines.n_failures, n_repeated)
+
+
+def run_tasks(machines: Machines, slots: int, n_tasks: int, seconds: list[float], clock: float) -> tuple[float, int]:
+    """When the results of all tasks are there, given what one takes on each machine; and how many were lost."""
+    free = [(slot, machine) for slot in range(slots) for machine, is_up in enumerate(machines.up) if is_up]
+    running: list[tuple[float, int, int]] = []  # when it ends, slot, machine
+    held = [0] * len(seconds)  # results of each machine
+    waiting, n_lost = n_tasks, 0
+    while waiting or running:
+        while waiting and free:
+            slot, machine = heapq.heappop(free)
+            heapq.heappush(running, (clock + seconds[machine], slot, machine))
+            waiting -= 1
+        if not running or machines.next_change < running[0][0]:
+            clock = machines.next_change
+            machine = machines.change()
+            if machines.up[machine]:
+                free += [(slot, machine) for slot in range(slots)]
+            else:
+                kept = [task for task in running if task[2] != machine]
+                lost = len(running) - len(kept) + held[machine]
+                running, held[machine] = kept, 0
+                free = [place for place in free if place[1] != machine]
+                heapq.heapify(running)
+                waiting += lost
+                n_lost += lost
+            heapq.heapify(free)
+        else:
+            clock, slot, machine = heapq.heappop(running)
+            held[machine] += 1
+            heapq.heappush(free, (slot, machine))
+    return clock, n_lost

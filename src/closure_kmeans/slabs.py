@@ -33,6 +33,8 @@ from closure_kmeans.vectors.rows import Rows
 
 # How many of the nearest cells a centre is entered into, and for how many centres these are looked up at a time.
 NEAR_CELLS, BLOCK_CENTERS = 8, 128
+# Fewer where so many pairs of centre and cell would be passed: these are held at a time, however many cells there are.
+BLOCK_PAIRS = 1 << 21
 
 
 class SlabPartition(NamedTuple):
@@ -84,7 +86,7 @@ def nearest_cells(
         scores = norms - 2 * coordinates[first:last] @ cells.T
         near[first:last] = np.argpartition(scores, n_near - 1, axis=1)[:, :n_near]
 
-    threads.for_each_block(find, len(coordinates), BLOCK_CENTERS)
+    threads.for_each_block(find, len(coordinates), max(1, min(BLOCK_CENTERS, BLOCK_PAIRS // len(cells))))
     return near
 
 

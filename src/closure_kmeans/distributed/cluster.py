@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from closure_kmeans._files import library
 from closure_kmeans._parallel import count_threads
-from closure_kmeans.distributed.files import PURPOSE
+from closure_kmeans.distributed.files import PURPOSE, SharedFolder
 
 # Seconds to wait for the first worker of a cluster.
 PATIENCE = 60
@@ -42,6 +42,17 @@ class Cluster:
         self._verbose = verbose
         self._token = uuid4().hex[:8]
         self._n_calls = 0
+
+    def check_shared(self, folder: SharedFolder) -> None:
+        """Find out at once that a worker does not see what is written here; those that are lost do not count."""
+        with folder.a_file() as name:
+            seen = self._client.run(folder.has, name, on_error="ignore")
+        blind = min((worker for worker, sees in seen.items() if not sees), default=None)
+        if blind is not None:
+            raise FileNotFoundError(
+                f"storage must be a folder or URL that all workers share, but the worker {blind} does not find what "
+                f"was written to '{folder}'"
+            )
 
     def run(self, stage: str, task: Callable[..., Any], arguments: Arguments) -> Iterator[Any]:
         """Results of a task for each of some arguments, one after the other, with a bar that shows how far it is."""

@@ -124,7 +124,7 @@ class Driver:
         """The fit as of a file of centres, and whether it was at its end."""
         with reading(self._folder.fetch(saved), "centres"):
             arrays, facts = self._folder.map_tensors(saved, "centers")
-            check_identity(f"'{self._folder.url}'", facts["identity"], self._identity)
+            check_identity(f"'{self._folder}'", facts["identity"], self._identity)
             loaded = {name: np.array(array) for name, array in arrays.items()}
             self.history = [Iteration(*record) for record in facts["history"]]
             self._rng.bit_generator.state = facts["generator"]

@@ -39,7 +39,7 @@ class DistributedClosureKMeans(ClosureKMeans):
     clusters that they are in; the driver adds these up and writes the next file of centres. The centres near a
     partition are entered into its trees as points, so that the borders between partitions are none for clusters. No
     process holds more of the rows than a small sample and the partitions that it works on, and no worker more of the
-    centres than those near its partition and, for a moment, the coordinates of all.
+    centres than those near its partition and, for a moment, a block of coordinates.
 
     As on one machine: the distortion never rises (theorem 1: a step that would raise it is redone by the paper's rule);
     exactly k clusters, none empty, or an error; Hartigan's rule and extrapolated centres. The sizes that Hartigan's
@@ -175,6 +175,7 @@ verbose
             raise ValueError("sample_weight must be None: all rows of a distributed fit weigh the same")
         self._check_parameters()
         with self._folder() as folder, connect(self.client, self.n_jobs, self.verbose) as cluster:
+            cluster.check_shared(folder)
             source = open_source(X, self.column, self.storage_options or {}, folder, cluster)
             fitted = self._fit_in(folder, cluster, source, began)
         self.__dict__.update(fitted, n_features_in_=source.width)

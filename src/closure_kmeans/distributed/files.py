@@ -10,7 +10,8 @@ import errno
 import io
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -56,8 +57,24 @@ class SharedFolder:
 
     def check_writable(self) -> None:
         """Find out now, and not after an hour, that there is no place to write to."""
-        self.save(".begun.npy", np.zeros((1, 1)))
-        self.remove(".begun.npy")
+        with self.a_file():
+            pass
+
+    @contextmanager
+    def a_file(self) -> Iterator[str]:
+        """The name of a file that is there for a while."""
+        name = f".begun-{uuid4().hex[:8]}.npy"
+        self.save(name, np.zeros((1, 1)))
+        try:
+            yield name
+        finally:
+            self.remove(name)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file."""
+        files, root = self.place()
+        files.invalidate_cache()
+        return bool(files.exists(f"{root}/{name}"))
 
     def write(self, name: str, write: Callable[[Path], None]) -> None:
         """Have a file written by ``write``, which gets a path and must write it whole or not at all."""
@@ -110,8 +127,7 @@ class SharedFolder:
     def list(self, folder: str) -> list[str]:
         """The names of the files in a folder, in order."""
         files, root = self.place()
-        files.invalidate_cache()
-        if not files.exists(f"{root}/{folder}"):
+        if not self.has(folder):
             return []
         found = [path.rpartition("/")[2] for path in files.ls(f"{root}/{folder}", detail=False)]
         return sorted(f"{folder}/{name}" for name in found if not name.startswith("."))
@@ -119,8 +135,7 @@ class SharedFolder:
     def remove(self, name: str) -> None:
         """Remove a file or a folder, if it is there."""
         files, root = self.place()
-        files.invalidate_cache()
-        if files.exists(f"{root}/{name}"):
+        if self.has(name):
             files.rm(f"{root}/{name}", recursive=True)
 
     def _copies(self) -> Path:

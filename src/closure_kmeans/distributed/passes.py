@@ -38,7 +38,7 @@ class Partition(NamedTuple):
     number: int
 
     def __str__(self) -> str:
-        return f"partition {self.number} in '{self.folder.url}'"
+        return f"partition {self.number} in '{self.folder}'"
 
 
 class Pass(NamedTuple):
