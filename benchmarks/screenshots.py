@@ -52,7 +52,7 @@ SHOTS = [
     Shot("explorer-item.png", "/items/3", 640),
     Shot("explorer-map.png", "/map", 640, "dark", (636, 370)),
     Shot("explorer-fit.png", "/fit?by=iteration", 600),
-    Shot("explorer-query.jpg", "/query?image={query}&box=20,15,265,190", 720),
+    Shot("explorer-query.jpg", "/query?image={query}&box=20,15,265,190", 600),
     Shot("explorer-match.jpg", "/query/match?image={query}&result={result}", 760),
 ]
 
