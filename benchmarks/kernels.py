@@ -248,6 +248,7 @@ def main() -> None:
         ]
     )
     print(text)
+    (arguments.output / "kernels.md").write_text(f"# The kernels against the machine\n\n{text}\n")
     row = {
         "data_title": title,
         "dtype": arguments.dtype,
