@@ -27,6 +27,8 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; CLOSURE_KMEANS_CHROMIUM may name one"),
 ]
 WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
+# Seconds: the server is in this process, and stands still while kernels are compiled on a busy machine.
+PATIENCE = 120
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,7 @@ def page(request, browser, url):
     """A page that must not complain about anything, be it the content security policy."""
     viewport, scheme = request.param
     context = browser.new_context(viewport=viewport, color_scheme=scheme, base_url=url)
+    context.set_default_timeout(1000 * PATIENCE)
     page = context.new_page()
     complaints = []
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
@@ -73,7 +76,7 @@ def page(request, browser, url):
     assert complaints == []
 
 
-def wait_until(page, expression, seconds=30):
+def wait_until(page, expression, seconds=PATIENCE):
     """Ask again and again; Playwright's own way needs ``eval``, which the content security policy forbids."""
     for _ in range(20 * seconds):
         if page.evaluate(expression):
