@@ -248,7 +248,8 @@ def main() -> None:
         ]
     )
     print(text)
-    (arguments.output / "kernels.md").write_text(f"# The kernels against the machine\n\n{text}\n")
+    path = arguments.output / f"kernels-{arguments.dtype}-{len(X)}-{n_clusters}.md"
+    path.write_text(f"# The kernels against the machine\n\n{text}\n")
     row = {
         "data_title": title,
         "dtype": arguments.dtype,

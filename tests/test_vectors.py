@@ -3,6 +3,7 @@ import os
 import struct
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import h5py
 import numpy as np
@@ -72,6 +73,16 @@ def test_all_formats_give_back_what_was_written(suffix, tmp_path):
     for some in (slice(3, 29), slice(None, None, 7), slice(45, 90), slice(19, 41, 20), slice(7, 7)):
         assert isinstance(rows[some], np.ndarray)
         np.testing.assert_array_equal(rows[some], X[some])
+
+
+def test_threads_read_at_once(suffix, tmp_path):
+    """An open Parquet file that several threads read from took the process down."""
+    X = values(suffix)
+    rows = open_vectors(write(tmp_path / f"rows{suffix}", X))
+    some = [slice(first, first + 15) for first in np.random.default_rng(0).integers(0, 40, 500)]
+    with ThreadPoolExecutor(8) as pool:
+        for part, read in zip(some, pool.map(rows.__getitem__, some), strict=True):
+            np.testing.assert_array_equal(read, X[part])
 
 
 @pytest.mark.parametrize("suffix", MAPPED)

@@ -79,12 +79,8 @@ def emit_prefetch(_typing: Any, rows: Any, i: Any, t: Any) -> Any:
     """LLVM's instruction on the address of the element."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        row_type, *index_types = signature.args
-        array = context.make_array(row_type)(context, builder, arguments[0])
-        place = [
-            context.cast(builder, index, kind, types.intp)
-            for index, kind in zip(arguments[1:], index_types, strict=True)
-        ]
+        array, *place = read_arguments(context, builder, signature, arguments)
+        row_type = signature.args[0]
         byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
         address = builder.bitcast(cgutils.get_item_pointer(context, builder, row_type, array, place), byte)
         instruction = builder.module.declare_intrinsic(
@@ -100,10 +96,7 @@ def emit_turn_rows(_typing: Any, rows: Any, panel: Any) -> Any:
     """A square of values at a time, in registers: blocks of one value, then of two, and so on, change places."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        rows, panel = (
-            context.make_array(kind)(context, builder, value)
-            for kind, value in zip(signature.args, arguments, strict=True)
-        )
+        rows, panel = read_arguments(context, builder, signature, arguments)
         vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype))
         lanes = vectors.lanes
         n_features = builder.extract_value(panel.shape, 0)
@@ -156,13 +149,9 @@ def emit_score_tile(
     kinds = (rows, norms, own, panel, center_norms, factors, first, best, choice, stays)
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        made = [
-            context.make_array(kind)(context, builder, value)
-            if isinstance(kind, types.Array)
-            else context.cast(builder, value, kind, types.intp)
-            for kind, value in zip(signature.args, arguments, strict=True)
-        ]
-        rows, norms, own, panel, center_norms, factors, first, best, choice, stays = made
+        rows, norms, own, panel, center_norms, factors, first, best, choice, stays = read_arguments(
+            context, builder, signature, arguments
+        )
         index = first.type
         n_features = builder.extract_value(panel.shape, 0)
         vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype))
@@ -202,10 +191,7 @@ def emit_take_lowest(_typing: Any, best: Any, choice: Any, lowest: Any, chosen: 
     kinds = (best, choice, lowest, chosen)
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        best, choice, lowest, chosen = (
-            context.make_array(kind)(context, builder, value)
-            for kind, value in zip(signature.args, arguments, strict=True)
-        )
+        best, choice, lowest, chosen = read_arguments(context, builder, signature, arguments)
         vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype))
         ids = Vectors(builder, ir.IntType(32), vectors.lanes)
         index = builder.extract_value(best.shape, 0).type
@@ -220,6 +206,16 @@ def emit_take_lowest(_typing: Any, best: Any, choice: Any, lowest: Any, chosen: 
         return context.get_dummy_value()
 
     return types.void(*kinds), emit
+
+
+def read_arguments(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
+    """The arguments of a call: arrays, to reach their memory and their shape, and places as whole numbers."""
+    return [
+        context.make_array(kind)(context, builder, value)
+        if isinstance(kind, types.Array)
+        else context.cast(builder, value, kind, types.intp)
+        for kind, value in zip(signature.args, arguments, strict=True)
+    ]
 
 
 class Vectors:

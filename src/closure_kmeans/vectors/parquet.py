@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,10 @@ def _is_number(kind: Any, types: Any) -> bool:
 
 
 class _Column:
-    """A column of lists, read a row group at a time; the last one read is kept."""
+    """A column of lists, read a row group at a time; the last one read is kept.
+
+    Threads take turns: an open file of pyarrow is for one at a time, and crashes the process otherwise.
+    """
 
     def __init__(self, path: Path, file: Any, name: str) -> None:
         self.name = name
@@ -76,7 +80,8 @@ class _Column:
         kind = file.schema_arrow.field(name).type
         self.dtype = np.dtype(kind.value_type.to_pandas_dtype())
         self.width = kind.list_size if hasattr(kind, "list_size") else self._first_width()
-        self.read = lru_cache(maxsize=1)(self._read)
+        self._turn = Lock()
+        self._read_once = lru_cache(maxsize=1)(self._read)
 
     def _first_width(self) -> int:
         for batch in self._file.iter_batches(batch_size=1, columns=[self.name]):
@@ -84,6 +89,11 @@ class _Column:
             self._check_present(0, first)
             return len(first)
         return 0
+
+    def read(self, group: int) -> NDArray[Any]:
+        """The rows of a row group."""
+        with self._turn:
+            return self._read_once(group)
 
     def _read(self, group: int) -> NDArray[Any]:
         lists = self._file.read_row_group(group, columns=[self.name]).column(0).combine_chunks()
