@@ -2,15 +2,15 @@
 
     python -m benchmarks.scaling [--quick] [--data PATH]
 
-Two tables: k from 1,000 to 100,000 on the same million rows, and n from 100,000 to 10 million at the same n/k. Default
-settings, but for a fixed number of iterations.
+Three tables: k from 1,000 to 100,000 on the same million rows, n from 100,000 to 10 million at the same k, and at the
+same n/k. Default settings, but for a fixed number of iterations.
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import median
 
@@ -22,6 +22,7 @@ N_ITERATIONS = 8
 CLUSTERS = (1_000, 3_000, 10_000, 30_000, 100_000)
 ROWS = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 FIXED_ROWS = 1_000_000
+FIXED_CLUSTERS = 10_000
 ROWS_PER_CLUSTER = 100
 QUICK_SHARE = 50
 
@@ -39,24 +40,25 @@ def plan(arguments: argparse.Namespace) -> dict[str, list[Job]]:
         parameters={"max_iter": N_ITERATIONS, "tol": 0.0},
         score_rows=10_000,
     )
-    over_clusters = [
-        replace(common, n_clusters=max(2, n_clusters * n_rows // FIXED_ROWS), label="over clusters")
-        for n_clusters in CLUSTERS
-    ]
-    over_rows = [
-        replace(
-            common,
-            data="mixtures",
-            n_rows=rows // share,
-            n_clusters=rows // share // ROWS_PER_CLUSTER,
-            label="over rows",
-        )
-        for rows in ROWS
-        if rows <= arguments.largest
-    ]
+    sizes = [rows // share for rows in ROWS if rows <= arguments.largest]
+    tables = {
+        "over clusters": [
+            replace(common, n_clusters=max(2, n_clusters * n_rows // FIXED_ROWS)) for n_clusters in CLUSTERS
+        ],
+        "over rows": [
+            replace(common, data="mixtures", n_rows=rows, n_clusters=FIXED_CLUSTERS // share) for rows in sizes
+        ],
+        "over rows and clusters": [
+            replace(common, data="mixtures", n_rows=rows, n_clusters=rows // ROWS_PER_CLUSTER) for rows in sizes
+        ],
+    }
     return {
-        label: [replace(job, repeat=repeat, seed=repeat + 1) for repeat in range(arguments.repeats) for job in jobs]
-        for label, jobs in (("over clusters", over_clusters), ("over rows", over_rows))
+        label: [
+            replace(job, label=label, repeat=repeat, seed=repeat + 1)
+            for repeat in range(arguments.repeats)
+            for job in jobs
+        ]
+        for label, jobs in tables.items()
     }
 
 
@@ -115,9 +117,10 @@ def main() -> None:
     arguments = parser.parse_args()
     path = arguments.output / f"scaling{'-quick' if arguments.quick else ''}.jsonl"
     jobs = plan(arguments)
-    for job in jobs["over rows"]:
+    all_jobs = list(chain.from_iterable(jobs.values()))
+    for job in all_jobs:
         data.prepare(job.data, job.n_rows, job.source)
-    rows = run_missing(path, [*jobs["over clusters"], *jobs["over rows"]], identity, run_job, fresh=arguments.fresh)
+    rows = run_missing(path, all_jobs, identity, run_job, fresh=arguments.fresh)
     parts = ["# Cost of an iteration"]
     for label in jobs:
         chosen = [row for row in rows if row["label"] == label]
