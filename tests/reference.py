@@ -60,6 +60,14 @@ def select_rank(values, rank):
     return np.sort(values)[rank]
 
 
+def keep_around(values, rank, n, margin):
+    sample = np.sort([values[i * (len(values) // n)] for i in range(n)])
+    place = rank * n // len(values)
+    low = sample[place - margin] if place >= margin else -np.inf
+    high = sample[place + margin] if place + margin < n else np.inf
+    return sum(values < low), [value for value in values if low <= value <= high]
+
+
 def median(a, b, c):
     return sorted([a, b, c])[1]
 

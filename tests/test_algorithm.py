@@ -213,8 +213,8 @@ def test_any_number_of_threads_and_any_blocks_give_the_same_bits(mode, weighted,
     X = load_sift()[:9000]
     weights = np.random.default_rng(0).random(len(X)) if weighted else None
     alone = bits(model(90, mode, max_iter=4).fit(X, sample_weight=weights))
-    for n_jobs, n_blocks in ((2, 64), (3, 64), (5, 64), (1, 1), (1, 7), (2, 10_000)):
-        monkeypatch.setattr(_parallel, "BLOCKS_PER_CALL", n_blocks)
+    for n_jobs, n_blocks in ((2, 16), (3, 16), (5, 16), (1, 1), (1, 7), (2, 10_000)):
+        monkeypatch.setattr(_parallel, "BLOCKS_PER_THREAD", n_blocks)
         assert bits(model(90, mode, max_iter=4, n_jobs=n_jobs).fit(X, sample_weight=weights)) == alone
 
 

@@ -135,8 +135,8 @@ def test_any_number_of_threads_and_any_blocks_give_the_same_bits(X, method, weig
         return bits(METHODS[method](90, max_iter=3, random_state=0, n_jobs=n_jobs).fit(X[:9000], sample_weight=weights))
 
     alone = fit(1)
-    for n_jobs, n_blocks in ((2, 64), (3, 64), (5, 64), (1, 1), (1, 7), (2, 10_000)):
-        monkeypatch.setattr(_parallel, "BLOCKS_PER_CALL", n_blocks)
+    for n_jobs, n_blocks in ((2, 16), (3, 16), (5, 16), (1, 1), (1, 7), (2, 10_000)):
+        monkeypatch.setattr(_parallel, "BLOCKS_PER_THREAD", n_blocks)
         assert fit(n_jobs) == alone
 
 

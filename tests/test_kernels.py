@@ -162,17 +162,40 @@ def test_project(dtype):
     assert_close(values, reference.project(points.rows, points.mean, node, direction), dtype, 100)
 
 
+def check_select_rank(values, rank):
+    before = values.copy()
+    found = _kernels.select_rank(values, rank, np.empty_like(values), np.empty_like(values))
+    assert found == reference.select_rank(values, rank)
+    np.testing.assert_array_equal(values, before)
+
+
 @given(st.lists(st.integers(-3, 3) | st.floats(-9, 9), min_size=1, max_size=40), st.data())
 def test_select_rank(values, data):
-    rank = data.draw(st.integers(0, len(values) - 1))
-    values = np.array(values, np.float64)
-    assert _kernels.select_rank(values.copy(), np.empty_like(values), rank) == reference.select_rank(values, rank)
+    check_select_rank(np.array(values, np.float64), data.draw(st.integers(0, len(values) - 1)))
 
 
-@pytest.mark.parametrize("values", [np.arange(200.0), -np.arange(200.0), np.zeros(200), np.arange(200.0) % 3])
-def test_select_rank_of_orderly_values(values):
-    for rank in (0, 1, 99, 100, 198, 199):
-        assert _kernels.select_rank(values.copy(), np.empty_like(values), rank) == reference.select_rank(values, rank)
+@pytest.mark.parametrize("size", [200, _kernels.MANY_VALUES, 2000])
+@pytest.mark.parametrize(
+    "order", [np.sort, lambda x: -np.sort(x), np.zeros_like, lambda x: x % 3, np.random.permutation]
+)
+def test_select_rank_of_orderly_values(size, order):
+    values = order(np.arange(float(size)))
+    for rank in (0, 1, size // 3, size // 2, size - 2, size - 1):
+        check_select_rank(values, rank)
+
+
+@pytest.mark.parametrize("size", [_kernels.MANY_VALUES, 1999])
+def test_keep_around(size):
+    rng = np.random.default_rng(0)
+    for values in (rng.normal(size=size), rng.integers(4, size=size).astype(float), np.zeros(size)):
+        for rank in (0, size // 2, size - 1):
+            kept = np.empty(size)
+            n_below, n_kept = _kernels.keep_around(values, rank, kept)
+            expected_below, expected = reference.keep_around(values, rank, _kernels.RANK_SAMPLE, _kernels.RANK_MARGIN)
+            assert n_below == expected_below
+            np.testing.assert_array_equal(kept[:n_kept], expected)
+    _, n_kept = _kernels.keep_around(np.arange(float(size)), size // 2, np.empty(size))
+    assert n_kept < 0.4 * size  # or there would be no use in it
 
 
 @given(st.tuples(*[st.integers(-2, 2)] * 3))

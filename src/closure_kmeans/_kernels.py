@@ -38,6 +38,11 @@ EIGENVECTOR_SQUARINGS = 10
 # Of rows that are equally far from the mean but for rounding, the first counts as the farthest.
 NEARLY_EQUAL = 1 + 1e-5
 
+# Of so many values and more, a sample of them shows which are about where a rank is: two of it, so far from its own.
+MANY_VALUES = 512
+RANK_SAMPLE = 32
+RANK_MARGIN = 5
+
 # Rounding of a product in units of the precision: a move must gain more than this to count as one.
 SLACK = 8
 
@@ -235,22 +240,29 @@ def project(rows: Array, mean: Array, node: Array, direction: Array, values: Arr
 
 
 @kernel
-def select_rank(values: Array, spare: Array, rank: int) -> Any:
-    """The value of a given rank, from 0. Both arrays are overwritten; ``spare`` is as long as ``values``.
+def select_rank(values: Array, rank: int, kept: Array, spare: Array) -> Any:
+    """The value of a given rank, from 0. ``kept`` and ``spare``, as long as ``values``, are overwritten.
 
-    Quickselect without a branch on the data. The pivot's equals leave in every round, so that it ends on any input.
+    Quickselect without a branch on the data. The pivot's equals leave in every round, so that it ends on any input. Of
+    many values, those around the rank are kept first, in one round.
     """
-    size = values.shape[0]
+    size, n_below = 0, 0
+    if values.shape[0] >= MANY_VALUES:
+        n_below, size = keep_around(values, rank, kept)
+    if not n_below <= rank < n_below + size:
+        n_below, size = 0, values.shape[0]
+        kept[:size] = values
+    rank -= n_below
     while True:
         step = size // 9
-        low = median(values[0], values[step], values[2 * step])
-        middle = median(values[3 * step], values[4 * step], values[5 * step])
-        high = median(values[6 * step], values[7 * step], values[8 * step])
+        low = median(kept[0], kept[step], kept[2 * step])
+        middle = median(kept[3 * step], kept[4 * step], kept[5 * step])
+        high = median(kept[6 * step], kept[7 * step], kept[8 * step])
         pivot = median(low, middle, high)
         n_less, n_more = 0, 0
         for i in range(size):
-            value = values[i]
-            values[n_less] = value
+            value = kept[i]
+            kept[n_less] = value
             spare[n_more] = value
             n_less += value < pivot
             n_more += value > pivot
@@ -259,9 +271,30 @@ def select_rank(values: Array, spare: Array, rank: int) -> Any:
         elif rank >= size - n_more:
             rank -= size - n_more
             size = n_more
-            values, spare = spare, values
+            kept, spare = spare, kept
         else:
             return pivot
+
+
+@kernel
+def keep_around(values: Array, rank: int, kept: Array) -> tuple[int, int]:
+    """Keep the values between two of a sample that lie around a rank; how many are below them, and how many there are.
+
+    The value of that rank is nearly always among them.
+    """
+    size = values.shape[0]
+    sample = values[: size // RANK_SAMPLE * RANK_SAMPLE : size // RANK_SAMPLE].copy()
+    sample.sort()
+    place = rank * RANK_SAMPLE // size
+    low = sample[place - RANK_MARGIN] if place >= RANK_MARGIN else -np.inf
+    high = sample[place + RANK_MARGIN] if place + RANK_MARGIN < RANK_SAMPLE else np.inf
+    n_below, n_kept = 0, 0
+    for i in range(size):
+        value = values[i]
+        kept[n_kept] = value
+        n_below += value < low
+        n_kept += (low <= value) & (value <= high)
+    return n_below, n_kept
 
 
 @kernel
@@ -316,7 +349,7 @@ def grow_nodes(
     for v in range(first, last):
         largest = max(largest, starts[nodes[v + 1]] - starts[nodes[v]])
     values = np.empty(largest, mean.dtype)
-    ordered = np.empty(largest, mean.dtype)
+    kept = np.empty(largest, mean.dtype)
     spare = np.empty(largest, mean.dtype)
     moved = np.empty(largest, members.dtype)
     sample = np.empty((sample_size, mean.shape[0]), mean.dtype)
@@ -338,8 +371,7 @@ def grow_nodes(
             sample_rows(rows, mean, node, draws, low + high, sample)
             principal_direction(sample, direction, products)
             project(rows, mean, node, direction, values)
-            ordered[:size] = values[:size]
-            threshold = select_rank(ordered[:size], spare[:size], n_left)
+            threshold = select_rank(values[:size], n_left, kept, spare)
             split_stably(node, values[:size], threshold, n_left, moved)
             stack[top] = low, middle, depth + 1
             stack[top + 1] = middle, high, depth + 1
@@ -621,7 +653,7 @@ def choose_cells(rows: Array, cells: Cells, chosen: Array, first: int, last: int
     two = dtype.type(2)
     largest_norm = cells.middle_norms.max()
     scores = np.empty((SEARCH_ROWS, n_cells), dtype)
-    ordered = np.empty(n_cells, dtype)
+    kept = np.empty(n_cells, dtype)
     spare = np.empty(n_cells, dtype)
     for row in range(first, last, SEARCH_ROWS):
         size = min(SEARCH_ROWS, last - row)
@@ -630,20 +662,19 @@ def choose_cells(rows: Array, cells: Cells, chosen: Array, first: int, last: int
             for j in range(n_cells):
                 scores[i, j] = cells.middle_norms[j] - two * scores[i, j]
             doubt = rounding(rows[row + i], largest_norm)
-            take_nearest(rows[row + i], cells.middles, scores[i], doubt, ordered, spare, chosen[row + i])
+            take_nearest(rows[row + i], cells.middles, scores[i], doubt, kept, spare, chosen[row + i])
 
 
 @kernel
 def take_nearest(
-    row: Array, middles: Array, scores: Array, slack: Any, ordered: Array, spare: Array, chosen: Array
+    row: Array, middles: Array, scores: Array, slack: Any, kept: Array, spare: Array, chosen: Array
 ) -> None:
     """The cells whose middles are nearest to a row, as many as ``chosen`` holds; of equal ones the first.
 
     Scores are within ``slack`` of the truth, but for what all have in common. Cells that near the threshold, and all
     of them if the scores overflow, are compared in double precision: a row has the same cells in any company.
     """
-    ordered[:] = scores
-    threshold = select_rank(ordered, spare, chosen.shape[0] - 1)
+    threshold = select_rank(scores, chosen.shape[0] - 1, kept, spare)
     low, high = threshold - slack, threshold + slack
     close = np.empty(scores.shape[0], np.int32)
     n_chosen, n_close = 0, 0
@@ -765,14 +796,14 @@ def search_several(
     n_cells = cells.middles.shape[0]
     dtype = cells.centers.dtype
     scores = np.empty(n_cells, dtype)
-    ordered = np.empty(n_cells, dtype)
+    kept = np.empty(n_cells, dtype)
     spare = np.empty(n_cells, dtype)
     chosen = np.empty(n_probes, np.int32)
     for i in range(first, last):
         for cell in range(n_cells):
             scores[cell] = squared_distance(rows[i], cells.middles[cell])
         doubt = dtype.type(SLACK * np.finfo(dtype).eps) * scores.max()
-        take_nearest(rows[i], cells.middles, scores, doubt, ordered, spare, chosen)
+        take_nearest(rows[i], cells.middles, scores, doubt, kept, spare, chosen)
         labels[i] = -1
         distances[i] = np.inf
         for near in chosen:

@@ -21,7 +21,7 @@ from threadpoolctl import ThreadpoolController
 Result = TypeVar("Result")
 
 # Enough blocks for threads of unequal speed to finish together, few enough to cost nothing.
-BLOCKS_PER_CALL = 64
+BLOCKS_PER_THREAD = 16
 
 
 class Threads:
@@ -34,7 +34,8 @@ class Threads:
 
     def __init__(self, n_threads: int) -> None:
         self.n_threads = n_threads
-        self._pool = ThreadPoolExecutor(n_threads, "closure-kmeans") if n_threads > 1 else None
+        # The thread that calls is one of them.
+        self._pool = ThreadPoolExecutor(n_threads - 1, "closure-kmeans") if n_threads > 1 else None
 
     def __enter__(self) -> Threads:
         _single_threaded_blas.__enter__()
@@ -56,7 +57,7 @@ class Threads:
         under way have ended.
         """
         if block is None:
-            block = -(-n_items // BLOCKS_PER_CALL)
+            block = -(-n_items // (BLOCKS_PER_THREAD * self.n_threads))
         ranges = [(first, min(first + block, n_items)) for first in range(0, n_items, max(block, 1))]
         if self._pool is None or len(ranges) == 1:
             return [work(first, last) for first, last in ranges]
@@ -77,8 +78,9 @@ class Threads:
                     waiting.clear()
 
         # A task a thread, not a block: for small blocks, to hand out tasks takes longer than to do them.
-        tasks = [self._pool.submit(take_blocks) for _ in range(min(self.n_threads, len(ranges)))]
+        tasks = [self._pool.submit(take_blocks) for _ in range(min(self.n_threads, len(ranges)) - 1)]
         try:
+            take_blocks()
             wait(tasks)
         except BaseException:
             waiting.clear()

@@ -23,8 +23,8 @@ NODE_SAMPLE = 32
 DATA_SAMPLE = 10_000
 # Uniform numbers a tree is drawn from.
 N_DRAWS = 4096
-# Nodes that are split one level at a time, to have work for every thread; below them, whole subtrees.
-N_TOP_NODES = 64
+# Nodes a thread down to which all are split a level at a time; below them, whole subtrees, which are equally large.
+TOP_NODES_PER_THREAD = 8
 
 
 class RandomPartition(NamedTuple):
@@ -73,7 +73,7 @@ def grow_partition(
         split = partial(_kernels.grow_nodes, rows, mean, members, starts, nodes, draws, NODE_SAMPLE, max_depth)
         threads.for_each_block(split, len(nodes) - 1, 1)
 
-    while len(nodes) <= min(N_TOP_NODES, n_leaves):
+    while len(nodes) <= min(TOP_NODES_PER_THREAD * threads.n_threads, n_leaves):
         grow(max_depth=1)
         nodes = np.unique(np.concatenate([nodes, (nodes[:-1] + nodes[1:]) // 2]))
     grow(max_depth=64)

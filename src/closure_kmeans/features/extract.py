@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from closure_kmeans import _validation
-from closure_kmeans._parallel import BLOCKS_PER_CALL, ProcessWideLimit, Threads, count_threads
+from closure_kmeans._parallel import BLOCKS_PER_THREAD, ProcessWideLimit, Threads, count_threads
 from closure_kmeans.features.images import ImageError, ImageLike, Picture, Sizes, list_images, name_of, read_picture
 
 Images: TypeAlias = str | os.PathLike[str] | Sequence[ImageLike] | NDArray[Any]
@@ -76,12 +76,12 @@ def extract(
                 bar.update()
         return finish(parts), skipped
 
-    block = min(max(1, len(sources) // BLOCKS_PER_CALL), IMAGES_PER_BLOCK)
     with (
         tqdm(total=len(sources), unit="image", disable=not options.verbose) as bar,
         _single_threaded_opencv,
         Threads(count_threads(options.n_jobs)) as threads,
     ):
+        block = min(max(1, len(sources) // (BLOCKS_PER_THREAD * threads.n_threads)), IMAGES_PER_BLOCK)
         done = threads.for_each_block(work, len(sources), block)
     return len(sources), [result for result, _ in done], [entry for _, skipped in done for entry in skipped]
 
