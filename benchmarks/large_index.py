@@ -9,6 +9,7 @@ the regions of the one before.
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -32,6 +33,13 @@ def make(n_images: int, n_words: int, rng: np.random.Generator) -> tuple[Collect
     return Collection(names, None, keypoints, none, offsets, [], Extraction()), Words(words.reshape(-1, 1), None)
 
 
+def forget_pages(path: Path) -> None:
+    """Have the system drop what it holds of a file, so that it is read from disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=1_000_000)
@@ -51,6 +59,7 @@ def main() -> None:
         made.save(path)
         print(f"written in {perf_counter() - began:.0f} s, {path.stat().st_size / 1e9:.1f} GB")
         del made
+        forget_pages(path)
         began = perf_counter()
         index = ImageIndex.load(path)
         print(f"opened in {perf_counter() - began:.1f} s")
@@ -61,7 +70,7 @@ def main() -> None:
                 began = perf_counter()
                 found = index.search(query, n_results=10, n_rerank=n_rerank)
                 times.append(perf_counter() - began)
-                hits += [result.image for result in found[:2]] == [image, image + 1] or n_rerank > 0
+                hits += [result.image for result in found[:2]] == [image, image + 1]
             verified = (
                 " with 200 verified" if n_rerank else f", {hits} of {len(times)} found the image and its half copy"
             )

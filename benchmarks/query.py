@@ -23,7 +23,9 @@ from closure_kmeans.retrieval.stages import WORDS, key_of, resume
 
 def make_index(collection: Collection, n_words: int) -> ImageIndex:
     key = key_of(collection.folder, n_words)
-    learned = resume(WORDS, KEPT, key, lambda: learn_vocabulary(collection.descriptors, n_words, verbose=1))
+    learned = resume(
+        WORDS, KEPT, key, lambda: learn_vocabulary(collection.descriptors, n_words, random_state=0, verbose=1)
+    )
     index = ImageIndex(learned, collection.extraction)
     index.add(collection)
     return index

@@ -24,7 +24,7 @@ from benchmarks.machine import describe_machine, describe_versions
 from benchmarks.results import FOLDER, Row, append_row, forget, latest, markdown_table, read_rows
 from closure_kmeans.retrieval import Collection, Vocabulary, Words, collect, learn_vocabulary
 from closure_kmeans.retrieval.experiment import Plan, score_words
-from closure_kmeans.retrieval.stages import FEATURES, resume
+from closure_kmeans.retrieval.stages import FEATURES, key_of, resume
 
 RESULTS = FOLDER / "retrieval.jsonl"
 KEPT = CACHE / "retrieval"
@@ -70,7 +70,7 @@ def photos(source: str) -> Collection:
     """The features of the photos, taken once."""
     folder = Path(source) / PHOTOS
     KEPT.mkdir(parents=True, exist_ok=True)
-    return resume(FEATURES, KEPT, str(folder), lambda: collect(folder, verbose=1))
+    return resume(FEATURES, KEPT, key_of(str(folder)), lambda: collect(folder, verbose=1))
 
 
 def run(collection: Collection, job: Job, threads: int) -> Iterator[Row]:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -303,6 +304,14 @@ def test_soft_assignment(collection, vocabulary):
     np.testing.assert_array_equal(vocabulary.assign(rows[:1], 3).weights, weights[:1])
 
 
+def test_bad_levels_are_found_before_the_words_are_learned(collection, monkeypatch):
+    monkeypatch.setattr("closure_kmeans.retrieval.vocabulary.METHODS", {"hkm": None, "closure": None})
+    with pytest.raises(ValueError, match="levels must be at most 3, the depth of the tree of words, got 4"):
+        learn_vocabulary(collection.descriptors, 216, method="hkm", levels=4)
+    with pytest.raises(ValueError, match="levels must be at most 1"):
+        learn_vocabulary(collection.descriptors, 216, levels=2)
+
+
 def test_soft_assignment_to_levels(collection):
     learned = learn_vocabulary(collection.descriptors, 216, method="hkm", random_state=0)
     both = Vocabulary(learned.model, levels=2, n_nearest=3)
@@ -592,9 +601,21 @@ def test_ellipses(vocabulary, collection):
     assert len(align(made.query_of(0).places, made.places_of(0)).pairs) == found[0].inliers
     with pytest.raises(ValueError, match="keypoints must have 5 columns like those in the index, got 4"):
         made.add(collection._replace(names=[f"other{i}" for i in range(24)]))
+    assert made.search(made.query_of(0), n_rerank=5) == found  # what could not be added has left no trace
 
 
 # -- the file --------------------------------------------------------------------------------------------------------
+
+
+def test_an_index_without_images(index, tmp_path):
+    query = index.query_of(0)
+    with pytest.raises(ValueError, match="n_results must be at least 1, got -1"):
+        index.search(query, n_results=-1, n_rerank=5)
+    index.remove(index.names)
+    index.save(tmp_path / "photos.index")
+    for empty in (index, ImageIndex.load(tmp_path / "photos.index")):
+        with pytest.raises(ValueError, match="the index must hold images, but is empty"):
+            empty.search(query)
 
 
 def test_a_loaded_index_is_the_saved_one(index, photos, tmp_path):
@@ -647,8 +668,10 @@ def test_an_index_changed_on_disk(index, tmp_path):
         try:
             loaded = ImageIndex.load(path)
             loaded.search(index.query_of(0), n_rerank=10, n_jobs=1)
+            loaded.remove(loaded.names[:1])
         except ValueError:
             continue
+        assert len(loaded) == len(index) - 1
 
 
 def rewritten(path, change):
@@ -695,13 +718,20 @@ def test_an_index_that_does_not_add_up(index, tmp_path, change, message):
         ImageIndex.load(path)
 
 
-def test_images_that_the_index_does_not_have(index, tmp_path):
+def test_images_that_the_index_does_not_have(index, collection, tmp_path):
     path = tmp_path / "photos.index"
     index.save(path)
     rewritten(path, put("images", lambda a: a + 10**6))
     loaded = ImageIndex.load(path)
-    with pytest.raises(FileFormatError, match="changed on disk"):
-        loaded.search(index.query_of(0))
+    other = collection._replace(names=[f"other{i}" for i in range(24)])
+    for use in (
+        lambda: loaded.search(index.query_of(0)),
+        lambda: loaded.add(other),
+        lambda: loaded.remove(index.names[:2]),
+    ):
+        with pytest.raises(FileFormatError, match="changed on disk"):
+            use()
+    assert loaded.names == index.names
 
 
 def test_a_full_disk_leaves_the_old_index(index, collection, tmp_path, monkeypatch):
@@ -883,6 +913,14 @@ def test_evaluate(run, photos, tmp_path):
         if line
     ]
     assert 0.6 < row["score"] <= 1
+    (tmp_path / "twice" / "below").mkdir(parents=True)
+    for name in ("image000.png", "image001.png", "below/image000.png"):
+        (tmp_path / "twice" / name).write_bytes((photos / Path(name).name).read_bytes())
+    output = run("evaluate", "oxford", tmp_path / "twice", truth, "--words", "50", code=1)
+    assert "names of their own, whatever their folders, but 'image000' occurs twice" in " ".join(output.split())
+
+
+HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", "100")
 
 
 @pytest.mark.parametrize(
@@ -894,16 +932,26 @@ def test_evaluate(run, photos, tmp_path):
         (("query", "{made}", "{photos}/image000.png", "--box", "9,9"), 2, "four numbers"),
         (("query", "{made}", "{folder}/broken.png"), 1, "must be an image in one of"),
         (("query", "{folder}/broken.png", "{photos}/image000.png"), 1, "cannot be read as an index"),
-        (("query", "{made}", "{photos}/image000.png", "--rerank", "--dof", "6"), 2, "3<=x<=5"),
-        (("evaluate", "ukbench", "{photos}", "--subsets", "6"), 1, "whole groups of 4, got 6"),
-        (("evaluate", "ukbench", "{photos}", "--subsets", "28"), 1, "subsets must have 1 to 24 images, got 28"),
+        (("query", "{made}", "{photos}/image000.png", "--rerank", "--dof", "5"), 2, "3<=x<=4"),
+        ((*HKM_OF_100, "--subsets", "6"), 1, "whole groups of 4, got 6"),
+        ((*HKM_OF_100, "--subsets", "28"), 1, "subsets must have 1 to 24 images, got 28"),
         (("index", "{folder}", "-o", "{folder}/new.index", "--words", "10"), 1, "broken.png' must be an image"),
         (
             ("index", "{photos}", "-o", "{folder}/new.index", "--levels", "2"),
             2,
             "--levels must be at most 1",
         ),
-        (("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--levels", "9"), 1, "levels must be at most 4 for 1"),
+        ((*HKM_OF_100, "--levels", "9"), 1, "levels must be at most 2, the depth of the tree of words, got 9"),
+        ((*HKM_OF_100, "--levels", "0"), 1, "levels must be at least 1"),
+        (("evaluate", "ukbench", "{photos}", "--words", "0"), 1, "n_words must be at least 2"),
+        (("evaluate", "ukbench", "{photos}", "--words", "50,99999999"), 1, "at most that of the descriptors"),
+        (("query", "{made}", "{folder}/flat.png", "--montage", "{folder}/flat.png"), 2, "would be overwritten"),
+        (
+            ("query", "{made}", "{photos}/image000.png", "--montage", "{folder}/a.png", "--matches", "{folder}/a.png"),
+            2,
+            "would be overwritten",
+        ),
+        (("add", "{made}", "{photos}"), 1, "'image000.png' is in the index already"),
         (("index", "{folder}/empty", "-o", "{folder}/new.index"), 1, "must hold images, but has none"),
         (
             ("index", "{photos}", "-o", "{folder}/new.index", "--words", "1000000"),
@@ -931,6 +979,25 @@ def test_bad_calls(run, made, photos, tmp_path, arguments, code, message):
     assert not (tmp_path / "new.index").exists()
 
 
+def test_threads_find_words(run, made, photos, monkeypatch):
+    seen = []
+
+    def search(index, *_, **settings):
+        seen.append((index.vocabulary.model.n_jobs, settings["n_jobs"]))
+        return []
+
+    monkeypatch.setattr(ImageIndex, "search", search)
+    run("query", made, photos / "image000.png", "--threads", "3")
+    assert seen == [(3, 3)]
+
+
+def test_photos_that_are_gone(run, made, photos, tmp_path):
+    arguments = ("query", made, photos / "image000.png", "--montage", tmp_path / "row.png")
+    assert "gone" not in run(*arguments)
+    rewritten(made, lambda arrays, facts: facts.update(folders=[str(tmp_path)]))
+    assert "Warning: 10 of the photos found are gone, the first is 'image000.png'" in run(*arguments)
+
+
 def test_what_is_skipped_is_said(run, photos, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -940,6 +1007,10 @@ def test_what_is_skipped_is_said(run, photos, tmp_path):
     output = run("index", folder, "-o", tmp_path / "new.index", "--words", "50", "--skip")
     assert "left out: '" in output
     assert ImageIndex.load(tmp_path / "new.index").names == ["0.png", "1.png", "2.png"]
+    (tmp_path / "work").mkdir()
+    for _ in range(2):  # also when the features are those of the last time
+        arguments = ("--words", "50", "--skip", "--work", tmp_path / "work")
+        assert "left out: '" in run("index", folder, "-o", tmp_path / "new.index", *arguments)
 
 
 def test_loading_an_index_imports_no_image_library(index, tmp_path):

@@ -64,14 +64,12 @@ def collect_photos(
 
     def extract() -> Collection:
         on_error = "skip" if skip else "raise"
-        collection = collect(
-            photos, extraction, on_error=on_error, n_jobs=manner.threads, verbose=manner.shows_progress
-        )
-        for reason in collection.skipped:
-            click.echo(f"Warning: left out: {reason}", err=True)
-        return collection
+        return collect(photos, extraction, on_error=on_error, n_jobs=manner.threads, verbose=manner.shows_progress)
 
     paths = list_images(photos)
     files = [(path.relative_to(photos).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     key = key_of(str(photos.resolve()), files, extraction, skip)
-    return resume(FEATURES, work, key, extract), key
+    collection = resume(FEATURES, work, key, extract)
+    for reason in collection.skipped:
+        click.echo(f"Warning: left out: {reason}", err=True)
+    return collection, key

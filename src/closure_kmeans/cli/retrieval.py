@@ -15,6 +15,7 @@ from closure_kmeans.cli.common import (
     EXISTING_FOLDER,
     Manner,
     example,
+    keep_apart,
     output_option,
     report,
     together,
@@ -133,6 +134,7 @@ def index(
         )
 
     learned = resume(WORDS, features.work, key_of(key, words, settings), learn)
+    learned.model.n_jobs = manner.threads  # a model that was kept knows of no threads
     vocabulary = Vocabulary(learned.model, root=not sift, levels=levels, n_nearest=nearest)
     made = ImageIndex(vocabulary, features.extraction)
     made.add(collection)
@@ -158,9 +160,9 @@ with_reranking = together(
     ),
     click.option(
         "--dof",
-        type=click.IntRange(3, 5),
-        show_default="as the regions need",
-        help="3: without rotation; 4: with rotation; 5: by the ellipses of regions.",
+        type=click.IntRange(3, 4),
+        show_default="4",
+        help="3: pictures that are not turned; 4: with rotation.",
     ),
     click.option(
         "--verifier",
@@ -205,11 +207,12 @@ def query(
     as_json: bool,
 ) -> None:
     """Find images in INDEX that show what IMAGE shows."""
-    from closure_kmeans.retrieval import ImageIndex, Verification
+    from closure_kmeans.retrieval import Verification
     from closure_kmeans.retrieval.pictures import draw_matches, draw_results, save_picture
 
     library("cv2", "images", "a query")
-    opened = ImageIndex.load(index_file)
+    keep_apart([index_file, str(image)], [montage, matches])
+    opened = _open(index_file, threads)
     asked = opened.read_query(image, box=box, n_nearest=nearest)
     verification = Verification(dof=reranking.dof, verifier=reranking.verifier)
     found = opened.search(
@@ -221,6 +224,9 @@ def query(
         n_jobs=threads,
     )
     _show(found, as_json)
+    gone = [result.name for result in found if not opened.path_of(result.image).exists()]
+    if gone and (montage or matches):
+        click.echo(f"Warning: {len(gone)} of the photos found are gone, the first is '{gone[0]}'", err=True)
     if montage is not None:
         save_picture(montage, draw_results(opened, image, found, box))
     if matches is not None:
@@ -238,9 +244,10 @@ def query(
 @with_manner
 def add(index_file: str, photos: Path, skip: bool, manner: Manner) -> None:
     """Add the images in PHOTOS to INDEX, whose words stay as they are."""
-    from closure_kmeans.retrieval import ImageIndex
+    from closure_kmeans.features import list_images
 
-    opened = ImageIndex.load(index_file)
+    opened = _open(index_file, manner.threads)
+    opened.check_names([path.relative_to(photos).as_posix() for path in list_images(photos)])  # before the long work
     collection, _ = collect_photos(photos, opened.extraction, manner, skip=skip)
     opened.add(collection)
     opened.save(index_file)
@@ -257,12 +264,22 @@ def remove(index_file: str, names: tuple[str, ...], as_json: bool, quiet: bool) 
     from closure_kmeans.retrieval import ImageIndex
 
     opened = ImageIndex.load(index_file)
+    n_before = len(opened)
     opened.remove(names)
     opened.save(index_file)
-    _summarise(opened, {"removed": len(names)}, index_file, Manner(None, as_json, quiet))
+    _summarise(opened, {"removed": n_before - len(opened)}, index_file, Manner(None, as_json, quiet))
 
 
 retrieval.add_command(evaluate)
+
+
+def _open(index_file: str, threads: int | None) -> ImageIndex:
+    """An index whose words are found by so many threads."""
+    from closure_kmeans.retrieval import ImageIndex
+
+    opened = ImageIndex.load(index_file)
+    opened.vocabulary.model.n_jobs = threads
+    return opened
 
 
 def _added(collection: Collection) -> dict[str, Any]:

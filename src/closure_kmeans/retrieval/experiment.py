@@ -18,7 +18,14 @@ from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery,
 from closure_kmeans.retrieval.index import ImageIndex, Query, inside_box
 from closure_kmeans.retrieval.stages import key_of
 from closure_kmeans.retrieval.verification import place
-from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, learn_vocabulary, tree_shape
+from closure_kmeans.retrieval.vocabulary import (
+    Vocabulary,
+    Words,
+    check_levels,
+    check_n_words,
+    learn_vocabulary,
+    tree_shape,
+)
 
 # What the scores of finished codebooks are kept in.
 SCORES = "scores.json"
@@ -30,7 +37,7 @@ class Row(NamedTuple):
     """One score."""
 
     method: str
-    words: int  # how many the codebook has
+    words: int  # how many were asked for
     levels: int  # scoring levels, 1 but for hierarchical codebooks
     norm: str
     images: int  # in the collection
@@ -38,7 +45,7 @@ class Row(NamedTuple):
     seed: int
     score: float
     seconds: float  # to learn the codebook
-    search_ms: float  # for a query, without its features
+    search_ms: float  # for a query whose words are known
 
 
 class Indexed(NamedTuple):
@@ -80,6 +87,9 @@ def oxford(indexed: Indexed, queries: Sequence[OxfordQuery], **search: Any) -> f
     """The mean average precision of an index over queries."""
     stems = [PurePosixPath(name).stem for name in indexed.images.names]
     number = {stem: image for image, stem in enumerate(stems)}
+    if len(number) < len(stems):
+        twice = next(stem for image, stem in enumerate(stems) if number[stem] != image)
+        raise ValueError(f"the images must have names of their own, whatever their folders, but '{twice}' occurs twice")
     missing = [query.image for query in queries if query.image not in number]
     if missing:
         raise ValueError(f"the images must hold those of all queries, but '{missing[0]}' is not there")
@@ -120,7 +130,7 @@ def compare(
     The codebook of a subset is that of the whole collection. The scores of finished codebooks are kept in ``folder``,
     if there is one, and not made again; ``key`` tells of what the collection was made.
     """
-    _check_plan(plan, len(collection.names), whole_groups=queries is None)
+    _check_plan(plan, collection, whole_groups=queries is None)
     done = _read_scores(folder)
     asked = [[*query[:3], sorted(query.positives), sorted(query.junk)] for query in queries or ()]
     codebooks = [
@@ -167,13 +177,14 @@ def _write_scores(folder: Path | None, scores: dict[str, list[Row]]) -> None:
             beside.write_text(text)
 
 
-def _check_plan(plan: Plan, n_images: int, *, whole_groups: bool) -> None:
+def _check_plan(plan: Plan, collection: Collection, *, whole_groups: bool) -> None:
     """Before hours of work."""
-    for n_words in plan.words if "hkm" in plan.methods else ():
-        depth = tree_shape(n_words)[1]
-        if max(plan.levels) > depth:
-            raise ValueError(f"levels must be at most {depth} for {n_words} words, got {max(plan.levels)}")
+    for n_words in plan.words:
+        check_n_words(n_words, len(collection.descriptors))
+        for levels in plan.levels if "hkm" in plan.methods else ():
+            check_levels(levels, tree_shape(n_words)[1])
     for size in plan.images:
+        n_images = len(collection.names)
         n = n_images if size is None else size
         if not 0 < n <= n_images:
             raise ValueError(f"subsets must have 1 to {n_images} images, got {n}")

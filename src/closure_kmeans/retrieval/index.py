@@ -53,7 +53,7 @@ class Result(NamedTuple):
     name: str
     score: float  # tf-idf, 1 for the same image
     inliers: int | None = None  # regions in the right place; None if not looked at
-    verified: bool = False  # whether that are more than chance would put there
+    verified: bool = False  # whether they are in more places than chance would put them in
 
 
 class ImageIndex:
@@ -105,13 +105,13 @@ class ImageIndex:
 
         ``words`` are those of its regions, if they have been assigned before.
         """
-        self._check_names(collection.names)
+        self.check_names(collection.names)
         words = words or self.vocabulary.assign(collection.descriptors)
         placed = place(words.words[:, 0], collection.keypoints, collection.offsets)
+        placed = placed if self._places is None else join_places(self._places, placed)
         file = inverted.append(self._inverted, words.words, collection.offsets, weights=words.weights)
         # Only now that all went well.
-        self._inverted = file
-        self._places = placed if self._places is None else join_places(self._places, placed)
+        self._inverted, self._places = file, placed
         folder = collection.folder or ""
         if folder not in self.folders:
             self.folders.append(folder)
@@ -140,7 +140,8 @@ class ImageIndex:
         """Where an image is, or was when it was added."""
         return Path(self.folders[self._folder_of[image]]) / self.names[image]
 
-    def _check_names(self, names: Sequence[str]) -> None:
+    def check_names(self, names: Sequence[str]) -> None:
+        """Images of these names can be added: they are paths below a folder, and none is there already."""
         known = set(self.names)
         for name in names:
             if name in known:
@@ -213,9 +214,11 @@ class ImageIndex:
         n_jobs : int, optional
             Threads of the verification.
         """
-        if self._places is None:
+        if self._places is None or len(self) == 0:
             raise ValueError("the index must hold images, but is empty")
         check.integer("n_rerank", n_rerank, 0)
+        if n_results is not None:
+            check.integer("n_results", n_results, 1)
         most = None if n_results is None else max(n_results, n_rerank)
         words, weights = query.words
         ranking = inverted.rank(self._inverted, words, weights=weights, norm=norm, n_results=most)
@@ -293,6 +296,7 @@ def inside_box(keypoints: NDArray[np.float32], box: Box) -> NDArray[np.bool_]:
 def _check_arrays(path: Path, arrays: Arrays, n_images: int, n_words: int, n_folders: int) -> None:
     """Whatever the compiled functions rely on, but for the image numbers and words, which they look at themselves."""
     n_postings = len(arrays["images"])
+    n_columns = ELLIPSES if arrays["keypoints"].shape[1] == ELLIPSES else CIRCLES
     shapes = {
         "starts": ((n_words + 1,), "int64"),
         "images": ((n_postings,), "int32"),
@@ -301,7 +305,7 @@ def _check_arrays(path: Path, arrays: Arrays, n_images: int, n_words: int, n_fol
         "norms": ((2, n_images), "float64"),
         "folder_of": ((n_images,), "int32"),
         "region_words": ((len(arrays["keypoints"]),), "int32"),
-        "keypoints": ((len(arrays["region_words"]), ELLIPSES if arrays["keypoints"].shape[1] == 5 else 4), "float32"),
+        "keypoints": ((len(arrays["region_words"]), n_columns), "float32"),
     }
     for name, (shape, dtype) in shapes.items():
         if arrays[name].shape != shape or arrays[name].dtype != dtype:

@@ -140,8 +140,12 @@ def _score(file: InvertedFile, words: NDArray[Any], counts: NDArray[Any], norm: 
     if length > 0:
         inverse_norms = _inverse(file.norms[NORMS.index(norm)])
         if not _kernels.add_scores(file, words, weighted / length, inverse_norms, norm == "l1", scores):
-            raise FileFormatError("the index must name images that it has, but does not: it was changed on disk")
+            raise _changed_on_disk()
     return scores
+
+
+def _changed_on_disk() -> FileFormatError:
+    return FileFormatError("the index must name images that it has, but does not: it was changed on disk")
 
 
 def _inverse(norms: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -180,6 +184,8 @@ def _count_words(words: ArrayLike, offsets: ArrayLike, n_words: int, weights: Ar
 
 
 def _to_counts(file: InvertedFile) -> sparse.csc_array:
+    if len(file.images) and not 0 <= file.images.min() <= file.images.max() < file.n_images:  # SciPy does not look
+        raise _changed_on_disk()
     return sparse.csc_array((file.counts, file.images, file.starts), (file.n_images, file.n_words))
 
 

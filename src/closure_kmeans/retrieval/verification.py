@@ -157,8 +157,8 @@ def _align_by_opencv(
 ) -> Alignment:
     """A similarity by OpenCV's RANSAC; the error counts in the other picture alone."""
     cv2 = library("cv2", "images", "the verifier 'opencv'")
-    there, back = keypoints[pairs[:, 0], :2], others[pairs[:, 1], :2]
-    found, mask = cv2.estimateAffinePartial2D(there, back, ransacReprojThreshold=max(tolerances[1], 1e-3))
+    here, there = keypoints[pairs[:, 0], :2], others[pairs[:, 1], :2]
+    found, mask = cv2.estimateAffinePartial2D(here, there, ransacReprojThreshold=max(tolerances[1], 1e-3))
     if found is None:
         return Alignment(np.full((2, 3), np.nan), pairs[:0])
     inliers = np.empty(len(pairs), np.int32)

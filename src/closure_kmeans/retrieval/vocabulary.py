@@ -29,7 +29,7 @@ MODEL = "model."
 CELLS, CELL_ARRAYS = "cells.", ("ids", "starts", "middles")
 # RootSIFT as bytes: values up to 0.5 are told apart, and there is hardly one above.
 ROOT_SCALE = 512
-# Rows that are rooted, or compared with all words, at a time.
+# Rows that are rooted at a time.
 ROWS_AT_A_TIME = 1 << 15
 # Children of a node of hierarchical k-means.
 BRANCHINGS = range(6, 25)
@@ -99,11 +99,8 @@ class Vocabulary:
 
     def __init__(self, model: BaseKMeans, *, root: bool = True, levels: int = 1, n_nearest: int = 1) -> None:
         check.boolean("root", root)
-        check.integer("levels", levels, 1)
+        check_levels(levels, len(model.levels_) if isinstance(model, HierarchicalKMeans) else 1)
         check.integer("n_nearest", n_nearest, 1)
-        n_levels = len(model.levels_) if isinstance(model, HierarchicalKMeans) else 1
-        if levels > n_levels:
-            raise ValueError(f"levels must be at most {n_levels}, which the model has, got {levels}")
         self.model = model
         self.root = root
         self.levels = levels
@@ -148,6 +145,23 @@ class Vocabulary:
         return root_bytes(descriptors) if self.root else np.asarray(descriptors)
 
 
+def check_levels(levels: int, depth: int) -> None:
+    """Words can be those of one to all levels of a tree."""
+    check.integer("levels", levels, 1)
+    if levels > depth:
+        raise ValueError(f"levels must be at most {depth}, the depth of the tree of words, got {levels}")
+
+
+def check_n_words(n_words: int, n_descriptors: int) -> None:
+    """There can be as many words as there are descriptors to learn them from."""
+    check.integer("n_words", n_words, 2)
+    if n_words > n_descriptors:
+        raise ValueError(
+            f"the number of words must be at most that of the descriptors to learn them from, {n_descriptors:,}, got "
+            f"{n_words:,}: a tenth of it is usual"
+        )
+
+
 def learn_vocabulary(
     descriptors: ArrayLike,
     n_words: int,
@@ -190,17 +204,14 @@ def learn_vocabulary(
     """
     check.choice("method", method, tuple(METHODS))
     check.integer("n_words", n_words, 2)
+    check_levels(levels, tree_shape(n_words)[1] if method == "hkm" else 1)
     rows = np.asarray(descriptors)
     if sample is not None:
         check.integer("sample", sample, 1)
         if sample < len(rows):
             rng = check.generator(random_state)
             rows = rows[np.sort(rng.choice(len(rows), sample, replace=False))]
-    if n_words > len(rows):
-        raise ValueError(
-            f"the number of words must be at most that of the descriptors to learn them from, {len(rows):,}, got "
-            f"{n_words:,}: a tenth of it is usual"
-        )
+    check_n_words(n_words, len(rows))
     model = METHODS[method](n_words, random_state=random_state, **settings)
     model.fit(root_bytes(rows) if root else rows)
     if model.stopped_by_ == "interrupted":
