@@ -179,7 +179,7 @@ def test_bad_paths(tmp_path):
         model(checkpoint=tmp_path / "file").fit(X)
     fitted = model(max_iter=1).fit(X)
     fitted.save(tmp_path / "model.safetensors")
-    with pytest.raises(FileFormatError, match="must be a checkpoint of format 1, but is a model of format 1"):
+    with pytest.raises(FileFormatError, match="must be 'checkpoint', format 1, but is 'model', format 1"):
         model(checkpoint=tmp_path / "model.safetensors").fit(X)
 
 

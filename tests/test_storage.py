@@ -204,8 +204,8 @@ def _edited(path, arrays=None, **facts):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "must be a model of format 1, but is a model of format 2"),
-        ({"kind": "checkpoint"}, "must be a model of format 1, but is a checkpoint of format 1"),
+        ({"format": 2}, "must be 'model', format 1, but is 'model', format 2"),
+        ({"kind": "checkpoint"}, "must be 'model', format 1, but is 'checkpoint', format 1"),
         ({"class": "os.system"}, "must hold a model of this library, but holds a 'os.system'"),
         ({"class": "Iteration"}, "must hold a model of this library, but holds a 'Iteration'"),
         ({"parameters": {"n_clusters": -1}}, "n_clusters must be at least 1, got -1"),

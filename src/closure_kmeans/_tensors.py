@@ -56,7 +56,17 @@ def _plain(value: Any) -> Any:
 
 
 def read_facts(path: Path, kind: str) -> dict[str, Any]:
-    """Read the facts of a file. What is wrong with it may be raised in any form."""
+    """Read the facts of a file of a kind. What is wrong with it may be raised in any form."""
+    facts = read_any_facts(path)
+    if facts["format"] != FORMAT or facts["kind"] != kind:
+        raise FileFormatError(
+            f"'{path}' must be '{kind}', format {FORMAT}, but is '{facts['kind']}', format {facts['format']}"
+        )
+    return facts
+
+
+def read_any_facts(path: Path) -> dict[str, Any]:
+    """Read the facts of a file of any kind, which is one of them."""
     file_size(path, minimum=8)
     try:
         with safe_open(path, "np") as file:  # holds the header against the file's size
@@ -67,10 +77,6 @@ def read_facts(path: Path, kind: str) -> dict[str, Any]:
     if KEY not in metadata:
         raise FileFormatError(f"'{path}' must be a file of closure-kmeans, but lacks the metadata '{KEY}'")
     facts: dict[str, Any] = json.loads(metadata[KEY])
-    if facts["format"] != FORMAT or facts["kind"] != kind:
-        raise FileFormatError(
-            f"'{path}' must be a {kind} of format {FORMAT}, but is a {facts['kind']} of format {facts['format']}"
-        )
     return facts
 
 

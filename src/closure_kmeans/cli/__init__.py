@@ -20,7 +20,7 @@ class Commands(click.Group):
         try:
             return super().invoke(context)
         except KeyboardInterrupt:
-            click.echo("interrupted; nothing was written", err=True)
+            click.echo("interrupted; the result was not written", err=True)
             context.exit(INTERRUPTED)
         except OSError as error:
             if error.errno == errno.EPIPE:  # whoever reads the output has had enough: click knows what to do

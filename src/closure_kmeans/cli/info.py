@@ -9,9 +9,11 @@ import click
 import numpy as np
 
 import closure_kmeans
+from closure_kmeans._files import reading
+from closure_kmeans._tensors import read_any_facts
 from closure_kmeans.checkpoint import checkpoint_file, describe_checkpoint
 from closure_kmeans.cli.common import example, report, with_json
-from closure_kmeans.vectors import FileFormatError, open_vectors
+from closure_kmeans.vectors import open_vectors
 
 
 @click.command(epilog=example("closure-kmeans info words.safetensors", "closure-kmeans info vectors.hdf5 --name train"))
@@ -35,12 +37,10 @@ def info(path: str, name: str | None, as_json: bool) -> None:
 
 
 def _about_tensors(path: str) -> dict[str, Any]:
-    try:
-        model = closure_kmeans.load(path)
-    except FileFormatError as error:
-        if "is a checkpoint" in str(error):
+    with reading(Path(path), "a model"):
+        if read_any_facts(Path(path))["kind"] == "checkpoint":
             return describe_checkpoint(path)
-        raise
+    model = closure_kmeans.load(path)
     centers = model.cluster_centers_
     return {
         "kind": "model",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from closure_kmeans._files import library
-from closure_kmeans.cli.common import EXISTING_FOLDER, Manner, together
+from closure_kmeans.cli.common import Manner, together
 
 if TYPE_CHECKING:
     from closure_kmeans.retrieval import Collection, Extraction
@@ -41,7 +41,9 @@ with_features = together(
     "features",
     Features,
     click.option(
-        "--work", type=EXISTING_FOLDER, help="Folder to keep finished work in; what is there is not done again."
+        "--work",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Folder to keep finished work in; what is there is not done again.",
     ),
     click.option(
         "--detector", type=click.Choice(["dog", "mser"]), default="dog", show_default=True, help="Kind of regions."
@@ -66,6 +68,8 @@ def collect_photos(
         on_error = "skip" if skip else "raise"
         return collect(photos, extraction, on_error=on_error, n_jobs=manner.threads, verbose=manner.shows_progress)
 
+    if work is not None:
+        work.mkdir(parents=True, exist_ok=True)
     paths = list_images(photos)
     files = [(path.relative_to(photos).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     key = key_of(str(photos.resolve()), files, extraction, skip)

@@ -119,9 +119,11 @@ def index(
     The words are learned from the images themselves.
     """
     from closure_kmeans.retrieval import ImageIndex, Vocabulary, learn_vocabulary, tree_shape
-    from closure_kmeans.retrieval.stages import WORDS, key_of, resume
+    from closure_kmeans.retrieval.stages import FEATURES, WORDS, key_of, resume
 
     words, method, sample, sift, seed = learning
+    if features.work is not None:
+        keep_apart([str(features.work / stage.file) for stage in (FEATURES, WORDS)], [output])
     depth = tree_shape(words)[1] if method == "hkm" else 1
     if levels > depth:
         raise click.UsageError(f"--levels must be at most {depth}, the depth of '{method}' here, got {levels}")
@@ -213,6 +215,9 @@ def query(
     library("cv2", "images", "a query")
     keep_apart([index_file, str(image)], [montage, matches])
     opened = _open(index_file, threads)
+    for picture in (montage, matches):
+        if picture is not None and opened.holds(picture):
+            raise click.UsageError(f"'{picture}' would be overwritten: it is a photo of the index")
     asked = opened.read_query(image, box=box, n_nearest=nearest)
     verification = Verification(dof=reranking.dof, verifier=reranking.verifier)
     found = opened.search(
@@ -226,11 +231,13 @@ def query(
     _show(found, as_json)
     gone = [result.name for result in found if not opened.path_of(result.image).exists()]
     if gone and (montage or matches):
-        click.echo(f"Warning: {len(gone)} of the photos found are gone, the first is '{gone[0]}'", err=True)
+        click.echo(f"Warning: gone are {len(gone)} of the photos found, the first is '{gone[0]}'", err=True)
     if montage is not None:
         save_picture(montage, draw_results(opened, image, found, box))
     if matches is not None:
-        other = next((result for result in found if opened.path_of(result.image) != image.resolve()), None)
+        here = image.resolve()
+        others = (result for result in found if result.name not in gone and opened.path_of(result.image) != here)
+        other = next(others, None)
         if other is None:
             click.echo("Warning: there is no other photo to draw lines to", err=True)
         else:

@@ -77,6 +77,8 @@ def collect(
         raise ValueError(f"'{folder}' must hold images, but has none")
     features = local_features(paths, **extraction._asdict(), on_error=on_error, n_jobs=n_jobs, verbose=verbose)
     left_out = [entry.image for entry in features.skipped]
+    if len(left_out) == len(paths):
+        raise ValueError(f"'{folder}' must hold images that can be read, but none of its {len(paths)} can be")
     return Collection(
         names=[path.relative_to(folder).as_posix() for path in np.delete(np.array(paths, object), left_out)],
         folder=str(Path(folder).resolve()),

@@ -140,6 +140,15 @@ class ImageIndex:
         """Where an image is, or was when it was added."""
         return Path(self.folders[self._folder_of[image]]) / self.names[image]
 
+    def holds(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a file is one of the images, as far as their folders are where they were."""
+        place = Path(path).resolve()
+        return any(
+            place.is_relative_to(folder) and place.relative_to(folder).as_posix() in self.names
+            for folder in self.folders
+            if folder
+        )
+
     def check_names(self, names: Sequence[str]) -> None:
         """Images of these names can be added: they are paths below a folder, and none is there already."""
         known = set(self.names)

@@ -149,7 +149,7 @@ def _tile(path: Path, text: str, color: tuple[int, int, int], box: Box | None = 
     pen = ImageDraw.Draw(tile)
     pen.rectangle([left, top, left + picture.width - 1, top + picture.height - 1], outline=color, width=2)
     if box is not None:
-        corners = [box[0] * ratio + left, box[1] * ratio + top, box[2] * ratio + left, box[3] * ratio + top]
-        pen.rectangle(corners, outline=(255, 200, 0), width=2)
+        x, y = (np.clip(np.array(box)[t::2] * ratio, 0, picture.size[t] - 1) for t in (0, 1))
+        pen.rectangle([x[0] + left, y[0] + top, x[1] + left, y[1] + top], outline=(255, 200, 0), width=2)
     pen.text((2, SIDE + 2), text, fill=BLACK)
     return tile

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import closure_kmeans
-from closure_kmeans._files import reading
+from closure_kmeans._files import FileFormatError, reading
 from closure_kmeans._tensors import read_facts
 from closure_kmeans.retrieval.collection import COLLECTION, load_collection, save_collection
 from closure_kmeans.retrieval.vocabulary import VOCABULARY, load_vocabulary, save_vocabulary
@@ -36,10 +36,13 @@ def resume(stage: Stage[Product], folder: Path | None, key: str, make: Callable[
         return make()
     path = folder / stage.file
     if path.exists():
-        with reading(path, f"a {stage.kind}"):
-            kept_key = read_facts(path, stage.kind)["key"]
-        if kept_key == key:
-            return stage.load(path)
+        try:
+            with reading(path, f"a {stage.kind}"):
+                kept_key = read_facts(path, stage.kind)["key"]
+            if kept_key == key:
+                return stage.load(path)
+        except FileFormatError as error:
+            raise FileFormatError(f"{error}; remove it to have it made again") from error
     made = make()
     stage.save(path, made, key)
     return made

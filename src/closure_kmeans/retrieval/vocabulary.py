@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -213,7 +214,9 @@ def learn_vocabulary(
             rows = rows[np.sort(rng.choice(len(rows), sample, replace=False))]
     check_n_words(n_words, len(rows))
     model = METHODS[method](n_words, random_state=random_state, **settings)
-    model.fit(root_bytes(rows) if root else rows)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "interrupted", RuntimeWarning)
+        model.fit(root_bytes(rows) if root else rows)
     if model.stopped_by_ == "interrupted":
         raise KeyboardInterrupt  # words that have not converged are no vocabulary
     return Vocabulary(model, root=root, levels=levels)
