@@ -193,10 +193,11 @@ def test_the_examples_about_files_leave_what_they_say(place):
 
 def test_the_examples_about_retrieval_find_what_they_say(place, capsys):
     names = follow(DOCS / "retrieval.md")
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:3]] == [
-        *("temple3-1.jpg", "temple3-2.jpg", "temple3-0.jpg")
-    ]
-    assert all(result.verified for result in names["results"][:3])
+    first, *others = [line.split()[1] for line in capsys.readouterr().out.splitlines()[:4]]
+    assert first == "temple3-1.jpg"
+    assert sorted(others) == ["temple3-0.jpg", "temple3-2.jpg", "temple3-3.jpg"]
+    assert all(result.verified for result in names["results"][:4])
+    assert names["score"] > 3.9
     assert (place / "matches.png").exists()
 
 
