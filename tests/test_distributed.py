@@ -499,7 +499,7 @@ class DeadlyFiles(local_files.LocalFileSystem):
         return super()._strip_protocol(path.removeprefix("deadly://"))
 
     def size(self, path):
-        if path.endswith("1.npy"):
+        if path.endswith("0.npy"):
             end_the_worker()
         return super().size(path)
 
@@ -519,7 +519,7 @@ def test_a_shard_that_ends_its_worker(shards):
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         client.register_plugin(KnowsDeadlyFiles())
-        message = rf"reading the headers: deadly://{shards}/1.npy ended its worker 2 times, and is given up"
+        message = rf"reading the headers: deadly://{shards}/0.npy ended its worker 2 times, and is given up"
         with pytest.raises(ChildProcessError, match=message):
             new_model(client).fit(f"deadly://{shards}")
 
