@@ -23,7 +23,7 @@ NODE_SAMPLE = 32
 DATA_SAMPLE = 10_000
 # Uniform numbers a tree is drawn from.
 N_DRAWS = 4096
-# Nodes a thread down to which all are split a level at a time; below them, whole subtrees, which are equally large.
+# Nodes are split a level at a time until every thread has so many; then come whole subtrees, all equally large.
 TOP_NODES_PER_THREAD = 8
 
 

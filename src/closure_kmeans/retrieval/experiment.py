@@ -183,8 +183,8 @@ def _check_plan(plan: Plan, collection: Collection, *, whole_groups: bool) -> No
         check_n_words(n_words, len(collection.descriptors))
         for levels in plan.levels if "hkm" in plan.methods else ():
             check_levels(levels, tree_shape(n_words)[1])
+    n_images = len(collection.names)
     for size in plan.images:
-        n_images = len(collection.names)
         n = n_images if size is None else size
         if not 0 < n <= n_images:
             raise ValueError(f"subsets must have 1 to {n_images} images, got {n}")

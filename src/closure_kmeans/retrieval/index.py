@@ -303,7 +303,7 @@ def inside_box(keypoints: NDArray[np.float32], box: Box) -> NDArray[np.bool_]:
 
 
 def _check_arrays(path: Path, arrays: Arrays, n_images: int, n_words: int, n_folders: int) -> None:
-    """Whatever the compiled functions rely on, but for the image numbers and words, which they look at themselves."""
+    """Whatever compiled code relies on, but for the image numbers and words, which are looked at as they are used."""
     n_postings = len(arrays["images"])
     n_columns = ELLIPSES if arrays["keypoints"].shape[1] == ELLIPSES else CIRCLES
     shapes = {
