@@ -1,5 +1,8 @@
 """Every kernel against its twin, on inputs so small that they run with the JIT off and with bounds checks on."""
 
+import os
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +13,18 @@ from hypothesis import strategies as st
 from numba import njit
 
 from closure_kmeans import _kernels
-from closure_kmeans._instructions import TILE_ROWS, VECTOR_BYTES, score_tile, take_lowest, turn_rows
+from closure_kmeans._instructions import (
+    GROUP,
+    TILE_ROWS,
+    VECTOR_BYTES,
+    less,
+    more,
+    numbers_per_vector,
+    score_tile,
+    take_group,
+    take_lowest,
+    turn_rows,
+)
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.partition import RandomPartition
@@ -169,9 +183,10 @@ def check_select_rank(values, rank):
     np.testing.assert_array_equal(values, before)
 
 
+@both_precisions
 @given(st.lists(st.integers(-3, 3) | st.floats(-9, 9), min_size=1, max_size=40), st.data())
-def test_select_rank(values, data):
-    check_select_rank(np.array(values, np.float64), data.draw(st.integers(0, len(values) - 1)))
+def test_select_rank(dtype, values, data):
+    check_select_rank(np.array(values, dtype), data.draw(st.integers(0, len(values) - 1)))
 
 
 @pytest.mark.parametrize("size", [200, _kernels.MANY_VALUES, 2000])
@@ -356,6 +371,51 @@ def test_turn_rows(n_features, dtype):
         panel = np.zeros(rows.T.shape, dtype)
         turn(rows, panel)
         np.testing.assert_array_equal(panel, rows.T)
+
+
+@both_precisions
+@pytest.mark.parametrize("members", [np.float32, np.float64, np.int32])
+def test_take_group(dtype, members):
+    """What compiled code does is what the function says, with nothing, all or some taken, also in place."""
+    rng = np.random.default_rng(0)
+    values = rng.integers(4, size=3 * GROUP).astype(dtype)
+    values[GROUP : 2 * GROUP] = 1
+    numbers = rng.permutation(3 * GROUP).astype(members)
+    for first in (0, GROUP - 1, GROUP, 2 * GROUP):
+        for bound in (-1, 1, 2, 9):
+            bits = compiled_bits(values, first, dtype(bound))
+            assert bits == (less(values, first, bound), more(values, first, bound))
+            for place in (0, first):
+                ours, theirs = numbers.copy(), numbers.copy()
+                n_taken = compiled_take_group(ours, first, bits[0], ours, place)
+                assert n_taken == take_group(theirs, first, bits[0], theirs, place) == bits[0].bit_count()
+                np.testing.assert_array_equal(ours[: place + n_taken], theirs[: place + n_taken])
+                np.testing.assert_array_equal(ours[place + GROUP :], theirs[place + GROUP :])
+
+
+@njit
+def compiled_bits(values, first, bound):
+    return less(values, first, bound), more(values, first, bound)
+
+
+@njit
+def compiled_take_group(numbers, first, bits, out, place):
+    return take_group(numbers, first, bits, out, place)
+
+
+@both_precisions
+def test_numbers_per_vector(dtype):
+    array = np.zeros(1, dtype)
+    assert njit(lambda array: numbers_per_vector(array))(array) == numbers_per_vector(array)
+
+
+def test_a_processor_with_nothing_special(tmp_path):
+    """The kernels that say more than Numba can are right where the processor has no instructions for it."""
+    names = "keep_around or split_stably or orderly or (float32 and (score_tile or turn_rows or take_))"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", names]
+    plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
+    run = subprocess.run(command, env=os.environ | plain, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout
 
 
 @njit

@@ -1,4 +1,4 @@
-"""What LLVM can say and Numba has no word for: to ask for memory ahead of its use, and to keep a product in registers.
+"""What LLVM can say and Numba has no word for: to ask for memory, to take some of many, to keep a product in registers.
 
 Each is a Python function that says what it does, and what compiled code does instead. Numba's cache notices no change
 in this file: remove ``__pycache__`` after one.
@@ -27,10 +27,18 @@ VECTOR_BYTES = 64 if "+avx512f" in FEATURES else 32 if "+avx" in FEATURES else 1
 # Rows of a tile, each a vector of sums in a register: enough for sums to be ready when they are added to again, few
 # enough for the sixteen registers that most processors have.
 TILE_ROWS = 12
+# Numbers that are compared, and taken or left, at once; and whether the processor can.
+GROUP = 8
+CAN_TAKE = "+avx512vl" in FEATURES
 
 
-def prefetch(rows: Any, i: int, t: int) -> None:
-    """Fetch the cache line that holds ``rows[i, t]``, without waiting for it."""
+def numbers_per_vector(array: Array) -> int:
+    """How many of an array's numbers a vector has: known when code is compiled, unlike the size of one of them."""
+    return VECTOR_BYTES // array.itemsize
+
+
+def prefetch(rows: Any, i: int, byte: int) -> None:
+    """Fetch the cache line that holds a byte of ``rows[i]``, without waiting for it."""
 
 
 def turn_rows(rows: Array, panel: Array) -> None:
@@ -75,21 +83,46 @@ def take_lowest(best: Array, choice: Array, lowest: Array, chosen: Array) -> Non
     chosen[:] = np.where(best == lowest[:, np.newaxis], choice, np.iinfo(np.int32).max).min(axis=1)
 
 
-def emit_prefetch(_typing: Any, rows: Any, i: Any, t: Any) -> Any:
-    """LLVM's instruction on the address of the element."""
+def in_groups(size: int) -> int:
+    """How many of so many numbers to take group by group, and not one by one: none if the processor cannot."""
+    return size - size % GROUP if CAN_TAKE else 0
+
+
+def less(values: Array, first: int, bound: Any) -> int:
+    """Which of a group of values, that from ``first`` on, are less than a bound: a bit for each."""
+    return sum(1 << i for i in range(GROUP) if values[first + i] < bound)
+
+
+def more(values: Array, first: int, bound: Any) -> int:
+    """Which of a group of values are more than a bound."""
+    return sum(1 << i for i in range(GROUP) if values[first + i] > bound)
+
+
+def take_group(numbers: Array, first: int, bits: int, out: Array, place: int) -> int:
+    """Put those of a group of numbers whose bits are set to ``out``, from a place on; how many they are.
+
+    All ``GROUP`` numbers from there on are written to. They may be the group itself, or come before it.
+    """
+    taken = [numbers[first + i] for i in range(GROUP) if bits >> i & 1]
+    out[place : place + len(taken)] = taken
+    return len(taken)
+
+
+def emit_prefetch(_typing: Any, rows: Any, i: Any, byte: Any) -> Any:
+    """LLVM's instruction on the address of the byte."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, *place = read_arguments(context, builder, signature, arguments)
-        row_type = signature.args[0]
-        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        address = builder.bitcast(cgutils.get_item_pointer(context, builder, row_type, array, place), byte)
+        array, row, offset = read_arguments(context, builder, signature, arguments)
+        pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        begin = cgutils.get_item_pointer(context, builder, signature.args[0], array, [row, row.type(0)])
+        address = builder.gep(builder.bitcast(begin, pointer), [offset])
         instruction = builder.module.declare_intrinsic(
-            "llvm.prefetch", (byte,), ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+            "llvm.prefetch", (pointer,), ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
         )
         builder.call(instruction, [address, flag(READ), flag(NEAREST), flag(DATA)])
         return context.get_dummy_value()
 
-    return types.void(rows, i, t), emit
+    return types.void(rows, i, byte), emit
 
 
 def emit_turn_rows(_typing: Any, rows: Any, panel: Any) -> Any:
@@ -208,11 +241,48 @@ def emit_take_lowest(_typing: Any, best: Any, choice: Any, lowest: Any, chosen: 
     return types.void(*kinds), emit
 
 
+def always(number: int) -> Any:
+    """The function of an array that is a constant."""
+    return lambda array: number
+
+
+def emit_comparison(operator: str) -> Any:
+    """One instruction."""
+
+    def emit_bits(_typing: Any, values: Any, first: Any, bound: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            values, first, bound = read_arguments(context, builder, signature, arguments)
+            kind = signature.args[0].dtype
+            vectors = Vectors(builder, context.get_value_type(kind), GROUP)
+            bounds = vectors.spread(context.cast(builder, bound, signature.args[2], kind))
+            found = builder.fcmp_ordered(operator, vectors.load(values, first), bounds)
+            return builder.zext(builder.bitcast(found, ir.IntType(GROUP)), first.type)
+
+        return types.intp(values, first, bound), emit
+
+    return emit_bits
+
+
+def emit_take_group(_typing: Any, numbers: Any, first: Any, bits: Any, out: Any, place: Any) -> Any:
+    """LLVM's instruction for it, and a store of the whole vector: on some processors, to store a part takes longer."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        numbers, first, bits, out, place = read_arguments(context, builder, signature, arguments)
+        vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype), GROUP)
+        bits = builder.trunc(bits, ir.IntType(GROUP))
+        vectors.store(vectors.compress(vectors.load(numbers, first), bits), out, place)
+        return builder.zext(builder.ctpop(bits), first.type)
+
+    return types.intp(numbers, first, bits, out, place), emit
+
+
 def read_arguments(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
-    """The arguments of a call: arrays, to reach their memory and their shape, and places as whole numbers."""
+    """The arguments of a call: arrays, to reach their memory and shape, places as whole numbers, and other numbers."""
     return [
         context.make_array(kind)(context, builder, value)
         if isinstance(kind, types.Array)
+        else value
+        if isinstance(kind, types.Float)
         else context.cast(builder, value, kind, types.intp)
         for kind, value in zip(signature.args, arguments, strict=True)
     ]
@@ -257,6 +327,15 @@ class Vectors:
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), list(places))
         return self._builder.shuffle_vector(first, second, mask)
 
+    def compress(self, vector: Any, bits: Any) -> Any:
+        """The values of a vector whose bits are set, one after the other; anything may follow them."""
+        chosen = ir.VectorType(ir.IntType(1), self.lanes)
+        kind = ir.FunctionType(self._kind, [self._kind, chosen, self._kind])
+        letter = "i" if isinstance(self.number, ir.IntType) else "f"
+        name = f"llvm.experimental.vector.compress.v{self.lanes}{letter}{8 * self._bytes}"
+        function = cgutils.get_or_insert_function(self._builder.module, kind, name)
+        return self._builder.call(function, [vector, self._builder.bitcast(bits, chosen), vector])
+
     def load_one(self, array: Any, place: Any) -> Any:
         """A value of an array, by its place in memory."""
         return self._builder.load(self._builder.gep(array.data, [place]))
@@ -273,8 +352,24 @@ class Vectors:
         return self._builder.bitcast(self._builder.gep(array.data, [place]), self._kind.as_pointer())
 
 
+overload(numbers_per_vector)(lambda array: always(VECTOR_BYTES // (array.dtype.bitwidth // 8)))
 fetch_line = intrinsic(emit_prefetch)
-overload(prefetch, inline="always")(lambda rows, i, t: lambda rows, i, t: fetch_line(rows, i, t))
+overload(prefetch, inline="always")(lambda rows, i, byte: lambda rows, i, byte: fetch_line(rows, i, byte))
+overload(in_groups)(lambda size: (lambda size: size - size % GROUP) if CAN_TAKE else (lambda size: 0))
+less_at_once = intrinsic(emit_comparison("<"))
+overload(less, inline="always")(
+    lambda values, first, bound: lambda values, first, bound: less_at_once(values, first, bound)
+)
+more_at_once = intrinsic(emit_comparison(">"))
+overload(more, inline="always")(
+    lambda values, first, bound: lambda values, first, bound: more_at_once(values, first, bound)
+)
+take_at_once = intrinsic(emit_take_group)
+overload(take_group, inline="always")(
+    lambda numbers, first, bits, out, place: (
+        lambda numbers, first, bits, out, place: take_at_once(numbers, first, bits, out, place)
+    )
+)
 turn_in_registers = intrinsic(emit_turn_rows)
 overload(turn_rows, inline="always")(lambda rows, panel: lambda rows, panel: turn_in_registers(rows, panel))
 score_in_registers = intrinsic(emit_score_tile)

@@ -16,7 +16,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 from numba import njit
 
-from closure_kmeans._instructions import TILE_ROWS, VECTOR_BYTES, prefetch, score_tile, take_lowest, turn_rows
+from closure_kmeans._instructions import (
+    GROUP,
+    TILE_ROWS,
+    in_groups,
+    less,
+    more,
+    numbers_per_vector,
+    prefetch,
+    score_tile,
+    take_group,
+    take_lowest,
+    turn_rows,
+)
 
 if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters
@@ -42,6 +54,9 @@ NEARLY_EQUAL = 1 + 1e-5
 MANY_VALUES = 512
 RANK_SAMPLE = 32
 RANK_MARGIN = 5
+
+# The bits of all numbers of a group.
+EACH = (1 << GROUP) - 1
 
 # Rounding of a product in units of the precision: a move must gain more than this to count as one.
 SLACK = 8
@@ -98,8 +113,9 @@ def fetch_ahead(rows: Array, order: Array, place: int) -> None:
 @kernel
 def fetch_row(rows: Array, row: int) -> None:
     """Ask for a row."""
-    for t in range(0, min(rows.shape[1], BYTES_AHEAD // rows.itemsize), CACHE_LINE // rows.itemsize):
-        prefetch(rows, row, t)
+    prefetch(rows, row, 0)
+    for byte in range(CACHE_LINE, min(rows.shape[1] * rows.itemsize, BYTES_AHEAD), CACHE_LINE):
+        prefetch(rows, row, byte)
 
 
 # -- random partition trees (section 3.4, "Implementation details") ---------------------------------------------------
@@ -205,19 +221,19 @@ def take_away(vector: Array, unit: Array) -> float:
 def top_eigenvector(matrix: Array, size: int) -> Array:
     """The eigenvector of the largest eigenvalue of the leading part of a small positive matrix, by squaring it."""
     power: Array = matrix[:size, :size].copy()
+    squared = np.empty((size, size), np.float64)
     for _ in range(EIGENVECTOR_SQUARINGS):
         trace = 0.0
         for i in range(size):
             trace += power[i, i]
         scale = 1 / (trace * trace)
-        squared = np.empty((size, size), np.float64)
         for i in range(size):
             for j in range(size):
                 product = 0.0
                 for between in range(size):
                     product += power[i, between] * power[between, j]
                 squared[i, j] = product * scale
-        power = squared
+        power, squared = squared, power
     largest = 0
     for i in range(size):
         if power[i, i] > power[largest, largest]:
@@ -244,7 +260,8 @@ def select_rank(values: Array, rank: int, kept: Array, spare: Array) -> Any:
     """The value of a given rank, from 0. ``kept`` and ``spare``, as long as ``values``, are overwritten.
 
     Quickselect without a branch on the data. The pivot's equals leave in every round, so that it ends on any input. Of
-    many values, those around the rank are kept first, in one round.
+    many values, those around the rank are kept first, in one round. A group's larger values are taken before its
+    smaller ones, which may overwrite it.
     """
     size, n_below = 0, 0
     if values.shape[0] >= MANY_VALUES:
@@ -260,7 +277,10 @@ def select_rank(values: Array, rank: int, kept: Array, spare: Array) -> Any:
         high = median(kept[6 * step], kept[7 * step], kept[8 * step])
         pivot = median(low, middle, high)
         n_less, n_more = 0, 0
-        for i in range(size):
+        for i in range(0, in_groups(size), GROUP):
+            n_more += take_group(kept, i, more(kept, i, pivot), spare, n_more)
+            n_less += take_group(kept, i, less(kept, i, pivot), kept, n_less)
+        for i in range(in_groups(size), size):
             value = kept[i]
             kept[n_less] = value
             spare[n_more] = value
@@ -290,9 +310,12 @@ def keep_around(values: Array, rank: int, kept: Array) -> tuple[int, int]:
     high = sample[place + RANK_MARGIN] if place + RANK_MARGIN < RANK_SAMPLE else np.inf
     n_below, n_kept = 0, 0
     for i in range(size):
+        n_below += values[i] < low
+    for i in range(0, in_groups(size), GROUP):
+        n_kept += take_group(values, i, ~(less(values, i, low) | more(values, i, high)), kept, n_kept)
+    for i in range(in_groups(size), size):
         value = values[i]
         kept[n_kept] = value
-        n_below += value < low
         n_kept += (low <= value) & (value <= high)
     return n_below, n_kept
 
@@ -309,11 +332,21 @@ def split_stably(node: Array, values: Array, threshold: Any, n_left: int, spare:
 
     Of those equal to the threshold as many go left as are needed, first come first: any input splits evenly.
     """
+    size = node.shape[0]
     n_ties = n_left
-    for i in range(node.shape[0]):
+    for i in range(size):
         n_ties -= values[i] < threshold
     left, right = 0, 0
-    for i in range(node.shape[0]):
+    for i in range(0, in_groups(size), GROUP):
+        go_left = less(values, i, threshold)
+        ties = EACH & ~(go_left | more(values, i, threshold))
+        while ties != 0 and n_ties > 0:
+            go_left |= ties & -ties  # the first of them
+            ties &= ties - 1
+            n_ties -= 1
+        right += take_group(node, i, ~go_left, spare, right)
+        left += take_group(node, i, go_left, node, left)
+    for i in range(in_groups(size), size):
         tie = values[i] == threshold
         goes_left = (values[i] < threshold) | (tie & (n_ties > 0))
         n_ties -= tie
@@ -404,7 +437,7 @@ def assign_leaves(
     members, starts = partition.members, partition.starts
     n_clusters, n_features = clusters.centers.shape
     dtype = clusters.centers.dtype
-    lanes = VECTOR_BYTES // clusters.centers.itemsize
+    lanes = numbers_per_vector(clusters.centers)
     weighted = points.weights.shape[0] > 1
     largest = 0
     for leaf in range(first, last):

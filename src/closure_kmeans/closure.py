@@ -24,7 +24,7 @@ from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.iteration import Clustering, OnIteration, Step, alternate
 from closure_kmeans.neighborhoods import Neighborhoods
 from closure_kmeans.partition import RandomPartition
-from closure_kmeans.points import Points
+from closure_kmeans.points import Points, rows_per_block
 
 # Cluster sizes between which extrapolation sets in: below the first it would empty clusters, above the second it
 # is safe in full.
@@ -210,7 +210,7 @@ def extrapolated(
         ahead[some] *= reach[some]
         ahead[some] += clusters.centers[some]
 
-    threads.for_each_block(move, len(ahead))
+    threads.for_each_block(move, len(ahead), rows_per_block(ahead))
     return clusters._replace(centers=ahead)  # the assignment reads nothing else but the sizes
 
 

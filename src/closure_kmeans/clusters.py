@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
-from closure_kmeans.points import Points, as_numbers, hash_rows, shifted
+from closure_kmeans.points import Points, as_numbers, hash_rows, rows_per_block, shifted
 
 # An error this small, relative to the squares it is the difference of, is none.
 ROUNDING = 1e-12
@@ -57,7 +57,7 @@ def update(
         old_labels, old = before
         same = same_members(old_labels, labels, n_clusters)
         changed, kept = np.flatnonzero(~same), np.flatnonzero(same)
-        threads.for_each_block(partial(take_over, old, clusters, kept), len(kept))
+        threads.for_each_block(partial(take_over, old, clusters, kept), len(kept), rows_per_block(points.rows))
     threads.for_each_block(partial(find_means, points, members, starts, clusters, changed), len(changed))
     refill_empty(points, labels, clusters, members, starts)
     return clusters

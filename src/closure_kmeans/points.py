@@ -40,7 +40,7 @@ def precision(dtype: DTypeLike) -> type[np.float32] | type[np.float64]:
 
 
 def rows_per_block(X: Rows, n_values: int = BLOCK_VALUES) -> int:
-    """How many rows to widen at a time."""
+    """How many rows have so many values: enough for a block of work, few enough to be widened at a time."""
     return -(-n_values // int(X.shape[1]))
 
 
