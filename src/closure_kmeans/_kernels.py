@@ -29,6 +29,7 @@ from closure_kmeans._instructions import (
     take_lowest,
     turn_rows,
 )
+from closure_kmeans.points import CACHE_LINE
 
 if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters
@@ -64,7 +65,6 @@ SLACK = 8
 # How far ahead rows are asked for, and how many bytes of each: the rest of a long row follows by itself.
 ROWS_AHEAD = 32
 BYTES_AHEAD = 512
-CACHE_LINE = 64
 
 # Rows and centres in one product of the exact search: both stay in the second-level cache.
 SEARCH_ROWS = 256

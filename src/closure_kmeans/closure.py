@@ -24,7 +24,7 @@ from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.iteration import Clustering, OnIteration, Step, alternate
 from closure_kmeans.neighborhoods import Neighborhoods
 from closure_kmeans.partition import RandomPartition
-from closure_kmeans.points import Points, rows_per_block
+from closure_kmeans.points import Points, empty_rows, rows_per_block
 
 # Cluster sizes between which extrapolation sets in: below the first it would empty clusters, above the second it
 # is safe in full.
@@ -202,7 +202,7 @@ def extrapolated(
     reach = reach_of(sizes).astype(previous.dtype)[:, np.newaxis]
     if reach.max() == 0:
         return clusters
-    ahead = spare.pop() if spare else np.empty_like(previous)
+    ahead = spare.pop() if spare else empty_rows(previous.shape, previous.dtype)
 
     def move(first: int, last: int) -> None:
         some = slice(first, last)

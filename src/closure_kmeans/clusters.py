@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
-from closure_kmeans.points import Points, as_numbers, hash_rows, rows_per_block, shifted
+from closure_kmeans.points import Points, as_numbers, empty_rows, hash_rows, rows_per_block, shifted
 
 # An error this small, relative to the squares it is the difference of, is none.
 ROUNDING = 1e-12
@@ -81,7 +81,7 @@ def take_over(old: Clusters, clusters: Clusters, kept: NDArray[np.int64], first:
 def empty_clusters(points: Points, n_clusters: int, spare: list[NDArray[Any]] | None) -> Clusters:
     """Clusters to be written to, in ``spare`` memory, if there is any."""
     return Clusters(
-        centers=spare.pop() if spare else np.empty((n_clusters, points.rows.shape[1]), points.mean.dtype),
+        centers=spare.pop() if spare else empty_rows((n_clusters, points.rows.shape[1]), points.mean.dtype),
         norms=np.zeros(n_clusters, points.mean.dtype),
         sizes=np.zeros(n_clusters),
         errors=np.zeros(n_clusters),

@@ -24,6 +24,7 @@ from closure_kmeans.points import (
     as_numbers,
     check_values,
     check_weights,
+    empty_rows,
     mean_of,
     precision,
     rows_per_block,
@@ -313,7 +314,7 @@ def slab_memory(points: Points, axes: NDArray[Any] | None, n_points: int) -> Sla
     n_features = points.rows.shape[1]
     n_coordinates = n_features if axes is None else axes.shape[1]
     return SlabMemory(
-        np.empty((n_points, n_features), points.rows.dtype), np.empty((n_points, n_coordinates), points.mean.dtype)
+        empty_rows((n_points, n_features), points.rows.dtype), empty_rows((n_points, n_coordinates), points.mean.dtype)
     )
 
 
