@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from closure_kmeans import ClosureKMeans, _parallel
 from closure_kmeans._parallel import Threads
 from closure_kmeans.closure import assign_and_update, assign_by_closures, begin, cluster_by_closures, take_step
-from closure_kmeans.clusters import update
+from closure_kmeans.clusters import largest, update
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.initialize import draw_rows
 from closure_kmeans.iteration import Clustering
@@ -303,6 +303,12 @@ def test_exactly_k_clusters_for_seeds_0_to_99(mode, kind):
         fitted = model(k, mode, init=["tree", "random"][seed % 2], leaf_size=8, random_state=seed).fit(X)
         np.testing.assert_array_equal(np.unique(fitted.labels_), np.arange(k))
         assert fitted.inertia_ == pytest.approx(reference.inertia(X, fitted.labels_), abs=1e-9 * np.square(X).sum())
+
+
+@given(st.lists(st.integers(0, 5), max_size=20), st.integers(0, 25))
+def test_largest(values, n):
+    expected = sorted(range(len(values)), key=lambda place: (-values[place], place))[:n]
+    np.testing.assert_array_equal(largest(np.array(values, float), n), expected)
 
 
 @every_mode

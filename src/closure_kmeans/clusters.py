@@ -185,13 +185,20 @@ def refill(
     # A cluster of copies is split only if there is no other.
     in_error = divisible[~are_copies(clusters)[divisible]]
     divisible = in_error if len(in_error) > 0 else divisible
-    largest_first = divisible[np.argsort(-clusters.errors[divisible], kind="stable")]
-    donors = largest_first[: len(empty)]
+    donors = divisible[largest(clusters.errors[divisible], len(empty))]
     filled = empty[: len(donors)]
     for donor, cluster in zip(donors, filled, strict=True):
         group = members[starts[donor] : starts[donor + 1]]
         labels[group[far_side(points, group, clusters.centers[donor])]] = cluster
     return np.concatenate([donors, filled])
+
+
+def largest(values: NDArray[Any], n: int) -> NDArray[np.int64]:
+    """Where the largest values are, at most so many, the largest first; of equal ones the first."""
+    among = np.arange(len(values))
+    if 0 < n < len(values):  # to sort them all would take longer
+        among = np.flatnonzero(values >= np.partition(values, -n)[-n])
+    return among[np.argsort(-values[among], kind="stable")[:n]]
 
 
 def far_side(points: Points, group: NDArray[np.int32], center: NDArray[Any]) -> NDArray[np.bool_]:

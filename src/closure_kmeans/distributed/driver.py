@@ -18,7 +18,7 @@ from closure_kmeans._files import reading
 from closure_kmeans._parallel import Threads
 from closure_kmeans.checkpoint import check_identity
 from closure_kmeans.closure import Reassigned, take_step
-from closure_kmeans.clusters import Clusters, are_copies, move_onto_sphere
+from closure_kmeans.clusters import Clusters, are_copies, largest, move_onto_sphere
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.distributed.layout import order_name
@@ -301,7 +301,7 @@ class Driver:
             if len(empty) == 0:
                 return labels, n_moved
             divisible = np.flatnonzero((clusters.sizes > 1) & ~are_copies(clusters)).astype(np.int32)
-            donors = divisible[np.argsort(-clusters.errors[divisible], kind="stable")][: len(empty)]
+            donors = divisible[largest(clusters.errors[divisible], len(empty))]
             if len(donors) == 0:
                 break
             empty = empty[: len(donors)]

@@ -15,6 +15,7 @@ from scipy import sparse
 
 from closure_kmeans import _validation as check
 from closure_kmeans._files import FileFormatError
+from closure_kmeans.clusters import largest
 from closure_kmeans.retrieval import _kernels
 
 NORMS = ("l1", "l2")
@@ -126,10 +127,7 @@ def rank(
         check.integer("n_results", n_results, 1)
     scores = _score(file, *_count_query(words, weights, file.n_words), norm)
     best = np.flatnonzero(scores > 0)
-    if n_results is not None and n_results < len(best):
-        least = -np.partition(-scores[best], n_results - 1)[n_results - 1]
-        best = best[scores[best] >= least]
-    best = best[np.argsort(-scores[best], kind="stable")[:n_results]]
+    best = best[largest(scores[best], len(best) if n_results is None else n_results)]
     return Ranking(best, scores[best])
 
 
