@@ -21,6 +21,7 @@ from closure_kmeans._instructions import (
     more,
     numbers_per_vector,
     score_tile,
+    search_tile,
     take_group,
     take_lowest,
     turn_rows,
@@ -341,6 +342,31 @@ def compiled_score_tile(rows, norms, own, panel, center_norms, factors, first, b
 
 
 @both_precisions
+def test_search_tile(dtype):
+    """What compiled code does is what the function says, wherever a tile is, with ties and with what does not count."""
+    rng = np.random.default_rng(0)
+    lanes = VECTOR_BYTES // np.dtype(dtype).itemsize
+    for d, first in ((1, 0), (2, 5), (7, TILE_ROWS)):
+        centers = rng.integers(-3, 4, (2 * TILE_ROWS, d)).astype(dtype)
+        panel = rng.integers(-3, 4, (d, lanes)).astype(dtype)
+        norms = (centers[first : first + TILE_ROWS] ** 2).sum(axis=1)
+        norms[-2:] = np.inf
+        found = [np.full(lanes, np.inf, dtype), np.full(lanes, np.inf, dtype), np.full(lanes, -1, np.int32)]
+        found[0][::3], found[1][::3] = -5, 5
+        ours, theirs = ([array.copy() for array in found] for _ in range(2))
+        compiled_search_tile(centers, first, norms, 100, panel, *ours)
+        search_tile(centers, first, norms, 100, panel, *theirs)
+        np.testing.assert_array_equal(ours, theirs)
+        assert set(ours[2]) <= {-1, *range(100, 100 + TILE_ROWS - 2)}
+        assert (ours[1] >= ours[0]).all()
+
+
+@njit
+def compiled_search_tile(centers, first, norms, number, panel, best, second, choice):
+    search_tile(centers, first, norms, number, panel, best, second, choice)
+
+
+@both_precisions
 def test_take_lowest(dtype):
     """What compiled code does is what the function says, with ties and with rows that have found nothing."""
     rng = np.random.default_rng(0)
@@ -411,7 +437,7 @@ def test_numbers_per_vector(dtype):
 
 def test_a_processor_with_nothing_special(tmp_path):
     """The kernels that say more than Numba can are right where the processor has no instructions for it."""
-    names = "keep_around or split_stably or orderly or (float32 and (score_tile or turn_rows or take_))"
+    names = "keep_around or split_stably or orderly or (float32 and (score_tile or search_tile or turn_rows or take_))"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", names]
     plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
     run = subprocess.run(command, env=os.environ | plain, capture_output=True, text=True, check=False)

@@ -77,6 +77,22 @@ def score_tile(
     choice[better] = np.broadcast_to(ids, better.shape)[better]
 
 
+def search_tile(
+    centers: Array, first: int, norms: Array, number: int, panel: Array, best: Array, second: Array, choice: Array
+) -> None:
+    """Improve the best and second-best score of each column of a panel by ``TILE_ROWS`` centres, those from ``first``.
+
+    A score is a squared distance less the squared norm of the column, which all its scores have in common. A panel has
+    as many columns as a vector has numbers. ``norms`` are those of the tile: infinity for what is not to be chosen.
+    ``choice`` gets the number of the best, counted from ``number`` on: of equal ones the first.
+    """
+    scores = norms[:, np.newaxis] - 2 * (centers[first : first + TILE_ROWS] @ panel)
+    for r, score in enumerate(scores):
+        second[:] = np.minimum(second, np.maximum(best, score))
+        choice[score < best] = number + r
+        best[:] = np.minimum(best, score)
+
+
 def take_lowest(best: Array, choice: Array, lowest: Array, chosen: Array) -> None:
     """The lowest score in each row of a tile, and its choice: of equal ones the smallest."""
     lowest[:] = best.min(axis=1)
@@ -186,18 +202,9 @@ def emit_score_tile(
             context, builder, signature, arguments
         )
         index = first.type
-        n_features = builder.extract_value(panel.shape, 0)
         vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype))
         ids = Vectors(builder, ir.IntType(32), vectors.lanes)
-
-        sums = [cgutils.alloca_once_value(builder, vectors.constant(0)) for _ in range(TILE_ROWS)]
-        with cgutils.for_range(builder, n_features) as loop:
-            column = vectors.load(panel, builder.mul(loop.index, index(vectors.lanes)))
-            for r, total in enumerate(sums):
-                place = builder.add(builder.mul(index(r), n_features), loop.index)
-                value = vectors.spread(vectors.load_one(rows, place))
-                builder.store(vectors.multiply_add(value, column, builder.load(total)), total)
-
+        sums = emit_products(builder, vectors, rows, index(0), panel)
         panel_norms = vectors.load(center_norms, first)
         n_lines, line_length = (builder.extract_value(factors.shape, axis) for axis in (0, 1))
         stride = builder.select(builder.icmp_signed(">", n_lines, index(1)), line_length, index(0))
@@ -205,7 +212,7 @@ def emit_score_tile(
         for r, total in enumerate(sums):
             line = index(r * vectors.lanes)
             both_norms = builder.fadd(vectors.spread(vectors.load_one(norms, index(r))), panel_norms)
-            distances = vectors.multiply_add(vectors.constant(-2), builder.load(total), both_norms)
+            distances = vectors.multiply_add(vectors.constant(-2), total, both_norms)
             is_own = builder.icmp_signed("==", candidates, ids.spread(ids.load_one(own, index(r))))
             vectors.store(builder.select(is_own, distances, vectors.load(stays, line)), stays, line)
             factor = vectors.load(factors, builder.add(first, builder.mul(index(r), stride)))
@@ -217,6 +224,61 @@ def emit_score_tile(
         return context.get_dummy_value()
 
     return types.void(*kinds), emit
+
+
+def emit_search_tile(
+    _typing: Any,
+    centers: Any,
+    first: Any,
+    norms: Any,
+    number: Any,
+    panel: Any,
+    best: Any,
+    second: Any,
+    choice: Any,
+) -> Any:
+    """All products of the tile in registers, and what was found so far too, while it is compared with them."""
+    kinds = (centers, first, norms, number, panel, best, second, choice)
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        centers, first, norms, number, panel, best, second, choice = read_arguments(
+            context, builder, signature, arguments
+        )
+        index = first.type
+        vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype))
+        ids = Vectors(builder, ir.IntType(32), vectors.lanes)
+        lowest, runner_up = vectors.load(best, index(0)), vectors.load(second, index(0))
+        chosen = ids.load(choice, index(0))
+        for r, total in enumerate(emit_products(builder, vectors, centers, first, panel)):
+            norm = vectors.spread(vectors.load_one(norms, index(r)))
+            scores = vectors.multiply_add(vectors.constant(-2), total, norm)
+            better = builder.fcmp_ordered("<", scores, lowest)
+            higher = builder.select(better, lowest, scores)
+            runner_up = builder.select(builder.fcmp_ordered("<", higher, runner_up), higher, runner_up)
+            lowest = builder.select(better, scores, lowest)
+            name = ids.spread(builder.trunc(builder.add(number, index(r)), ids.number))
+            chosen = builder.select(better, name, chosen)
+        vectors.store(lowest, best, index(0))
+        vectors.store(runner_up, second, index(0))
+        ids.store(chosen, choice, index(0))
+        return context.get_dummy_value()
+
+    return types.void(*kinds), emit
+
+
+def emit_products(builder: Any, vectors: Vectors, rows: Any, first: Any, panel: Any) -> list[Any]:
+    """The products of a tile, from its first row on, and a panel: one dimension after the other, all in registers."""
+    index = first.type
+    n_features = builder.extract_value(panel.shape, 0)
+    begin = builder.mul(first, n_features)
+    sums = [cgutils.alloca_once_value(builder, vectors.constant(0)) for _ in range(TILE_ROWS)]
+    with cgutils.for_range(builder, n_features) as loop:
+        column = vectors.load(panel, builder.mul(loop.index, index(vectors.lanes)))
+        for r, total in enumerate(sums):
+            place = builder.add(builder.add(begin, builder.mul(index(r), n_features)), loop.index)
+            value = vectors.spread(vectors.load_one(rows, place))
+            builder.store(vectors.multiply_add(value, column, builder.load(total)), total)
+    return [builder.load(total) for total in sums]
 
 
 def emit_take_lowest(_typing: Any, best: Any, choice: Any, lowest: Any, chosen: Any) -> Any:
@@ -377,6 +439,14 @@ overload(score_tile, inline="always")(
     lambda rows, norms, own, panel, center_norms, factors, first, best, choice, stays: (
         lambda rows, norms, own, panel, center_norms, factors, first, best, choice, stays: score_in_registers(
             rows, norms, own, panel, center_norms, factors, first, best, choice, stays
+        )
+    )
+)
+search_in_registers = intrinsic(emit_search_tile)
+overload(search_tile, inline="always")(
+    lambda centers, first, norms, number, panel, best, second, choice: (
+        lambda centers, first, norms, number, panel, best, second, choice: search_in_registers(
+            centers, first, norms, number, panel, best, second, choice
         )
     )
 )

@@ -25,6 +25,7 @@ from closure_kmeans._instructions import (
     numbers_per_vector,
     prefetch,
     score_tile,
+    search_tile,
     take_group,
     take_lowest,
     turn_rows,
@@ -742,33 +743,44 @@ def visit_cells(
 ) -> None:
     """The best and second-best score of each row, and the centre of the best, in the cells ``first <= cell < last``.
 
-    The rows ``visitors[starts[cell]:starts[cell + 1]]`` look into a cell, and are multiplied with its centres at once.
+    The rows ``visitors[starts[cell]:starts[cell + 1]]`` look into a cell: some at a time, as the columns of a panel,
+    which the centres of the cell are multiplied with.
     """
+    n_centers, n_features = cells.centers.shape
     dtype = cells.centers.dtype
+    lanes = numbers_per_vector(cells.centers)
     best[:] = np.inf
     second[:] = np.inf
     choice[:] = 0
-    cell_rows = np.empty((SEARCH_ROWS, rows.shape[1]), dtype)
-    cell_best = np.empty(SEARCH_ROWS, dtype)
-    cell_second = np.empty(SEARCH_ROWS, dtype)
-    cell_choice = np.empty(SEARCH_ROWS, np.int32)
-    product_memory = np.empty(SEARCH_ROWS * np.diff(cells.starts).max(), dtype)
+    panel_rows = np.zeros((lanes, n_features), dtype)
+    panel = np.empty((n_features, lanes), dtype)
+    panel_best = np.full(lanes, np.inf, dtype)
+    panel_second = np.full(lanes, np.inf, dtype)
+    panel_choice = np.zeros(lanes, np.int32)
+    norms = np.empty(TILE_ROWS, dtype)
+    last_tile = np.zeros((TILE_ROWS, n_features), dtype)
     for cell in range(first, last):
         low, high = cells.starts[cell], cells.starts[cell + 1]
-        for begin in range(starts[cell], starts[cell + 1], SEARCH_ROWS):
-            visiting = visitors[begin : min(begin + SEARCH_ROWS, starts[cell + 1])]
-            size = visiting.shape[0]
-            for i in range(size):
+        for begin in range(starts[cell], starts[cell + 1], lanes):
+            visiting = visitors[begin : min(begin + lanes, starts[cell + 1])]
+            for i in range(visiting.shape[0]):
                 row = visiting[i]
-                cell_best[i], cell_second[i], cell_choice[i] = best[row], second[row], choice[row]
-                for t in range(rows.shape[1]):
-                    cell_rows[i, t] = rows[row, t]
-            products = product_memory[: (high - low) * size].reshape(high - low, size)
-            np.dot(cells.centers[low:high], cell_rows[:size].T, products)
-            keep_nearest(products, cells.norms, low, cell_best, cell_second, cell_choice)
-            for i in range(size):
+                panel_best[i], panel_second[i], panel_choice[i] = best[row], second[row], choice[row]
+                for t in range(n_features):
+                    panel_rows[i, t] = rows[row, t]
+            turn_rows(panel_rows, panel)
+            for j in range(low, high, TILE_ROWS):
+                norms[:] = np.inf
+                for r in range(min(TILE_ROWS, high - j)):
+                    norms[r] = cells.norms[j + r]
+                tile, place = cells.centers, j
+                if j + TILE_ROWS > n_centers:  # a tile is read whole, and there is nothing behind the last centre
+                    tile, place = last_tile, 0
+                    last_tile[: n_centers - j] = cells.centers[j:]
+                search_tile(tile, place, norms, j, panel, panel_best, panel_second, panel_choice)
+            for i in range(visiting.shape[0]):
                 row = visiting[i]
-                best[row], second[row], choice[row] = cell_best[i], cell_second[i], cell_choice[i]
+                best[row], second[row], choice[row] = panel_best[i], panel_second[i], panel_choice[i]
 
 
 @kernel

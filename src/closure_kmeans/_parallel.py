@@ -21,7 +21,7 @@ from threadpoolctl import ThreadpoolController
 Result = TypeVar("Result")
 
 # Enough blocks for threads of unequal speed to finish together, few enough to cost nothing.
-BLOCKS_PER_THREAD = 16
+BLOCKS_PER_THREAD = 8
 
 
 class Threads:

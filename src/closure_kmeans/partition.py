@@ -24,7 +24,7 @@ DATA_SAMPLE = 10_000
 # Uniform numbers a tree is drawn from.
 N_DRAWS = 4096
 # Nodes are split a level at a time until every thread has so many; then come whole subtrees, all equally large.
-TOP_NODES_PER_THREAD = 8
+TOP_NODES_PER_THREAD = 4
 
 
 class RandomPartition(NamedTuple):
