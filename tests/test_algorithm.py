@@ -1,6 +1,7 @@
 """What holds for every run: the theorems of section 3.2, and what the threads and the order of rows may not change."""
 
 import os
+import pickle
 import warnings
 from functools import partial
 from itertools import count, pairwise
@@ -15,10 +16,11 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from closure_kmeans import ClosureKMeans, _parallel
+from closure_kmeans import ClosureKMeans, _parallel, closure, clusters
+from closure_kmeans._arrays import ALIGNMENT, empty_rows, largest
 from closure_kmeans._parallel import Threads
 from closure_kmeans.closure import assign_and_update, assign_by_closures, begin, cluster_by_closures, take_step
-from closure_kmeans.clusters import largest, update
+from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.initialize import draw_rows
 from closure_kmeans.iteration import Clustering
@@ -215,6 +217,8 @@ def test_any_number_of_threads_and_any_blocks_give_the_same_bits(mode, weighted,
     alone = bits(model(90, mode, max_iter=4).fit(X, sample_weight=weights))
     for n_jobs, n_blocks in ((2, 16), (3, 16), (5, 16), (1, 1), (1, 7), (2, 10_000)):
         monkeypatch.setattr(_parallel, "BLOCKS_PER_THREAD", n_blocks)
+        for module in (closure, clusters):
+            monkeypatch.setattr(module, "rows_per_block", lambda rows, n_blocks=n_blocks: -(-len(rows) // n_blocks))
         assert bits(model(90, mode, max_iter=4, n_jobs=n_jobs).fit(X, sample_weight=weights)) == alone
 
 
@@ -305,10 +309,21 @@ def test_exactly_k_clusters_for_seeds_0_to_99(mode, kind):
         assert fitted.inertia_ == pytest.approx(reference.inertia(X, fitted.labels_), abs=1e-9 * np.square(X).sum())
 
 
-@given(st.lists(st.integers(0, 5), max_size=20), st.integers(0, 25))
+@given(st.lists(st.integers(-3, 5) | st.sampled_from([np.inf, -np.inf, np.nan]), max_size=20), st.integers(0, 25))
 def test_largest(values, n):
-    expected = sorted(range(len(values)), key=lambda place: (-values[place], place))[:n]
+    expected = np.argsort(-np.array(values, float), kind="stable")[:n]
     np.testing.assert_array_equal(largest(np.array(values, float), n), expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 16), (3, 2), (5, 128)])
+def test_rows_begin_with_a_cache_line(shape):
+    for dtype in (np.uint8, np.float32, np.float64):
+        rows = empty_rows(shape, dtype)
+        assert (rows.shape, rows.dtype) == (shape, dtype)
+        assert rows.size == 0 or rows.ctypes.data % ALIGNMENT == 0
+        assert rows.flags.c_contiguous
+        rows[:] = 3
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(rows)), rows)
 
 
 @every_mode

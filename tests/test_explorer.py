@@ -326,12 +326,25 @@ def test_the_fit_of_a_checkpoint(tmp_path):
     assert fit.history == fitted.history_
     assert (fit.state, fit.n_points) == ("converged", 300)
     assert fit.saved >= 0
-    stopped = {"max_iter": 2, "checkpoint": tmp_path / "short"}
-    ClosureKMeans(n_clusters=10, random_state=0, **stopped).fit(make_rows())
-    assert fit_of_checkpoint(tmp_path / "short").state == "running"
-    hours_ago = time.time() - 7200
-    os.utime(tmp_path / "short" / "checkpoint.safetensors", (hours_ago, hours_ago))
-    assert fit_of_checkpoint(tmp_path / "short").state == "silent"
+
+
+def test_the_checkpoint_of_a_fit_that_runs_and_then_stops(tmp_path):
+    seen = []
+
+    def look(step):
+        if step.iteration == 3:
+            seen.append(fit_of_checkpoint(tmp_path).state)
+            hours_ago = time.time() - 7200
+            os.utime(tmp_path / "checkpoint.safetensors", (hours_ago, hours_ago))
+            seen.append(fit_of_checkpoint(tmp_path).state)
+            return True
+
+    settings = {"tol": 0, "checkpoint": tmp_path, "checkpoint_every": 0, "callback": look}
+    ClosureKMeans(n_clusters=10, random_state=0, **settings).fit(make_rows())
+    assert seen == ["running", "silent"]
+    assert fit_of_checkpoint(tmp_path).state == "stopped"
+    ClosureKMeans(n_clusters=10, random_state=0, **settings | {"callback": None}).fit(make_rows())
+    assert fit_of_checkpoint(tmp_path).state == "converged"
 
 
 def test_the_fit_of_a_model(model, tmp_path):

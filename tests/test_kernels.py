@@ -10,7 +10,7 @@ import pytest
 import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from numba import njit
+from numba import config, njit
 
 from closure_kmeans import _kernels
 from closure_kmeans._instructions import (
@@ -168,6 +168,15 @@ def test_few_lanczos_steps_are_as_good_as_many():
 
 
 @every_dtype
+@pytest.mark.parametrize("d", [1, 100, 1000])
+def test_asking_for_a_row_changes_nothing(dtype, d):
+    rows = make_points(np.random.default_rng(0), dtype, d=d).rows
+    before = rows.copy()
+    _kernels.fetch_row(rows, 59)
+    np.testing.assert_array_equal(rows, before)
+
+
+@every_dtype
 def test_project(dtype):
     rng = np.random.default_rng(0)
     points = make_points(rng, dtype)
@@ -201,6 +210,23 @@ def test_select_rank_of_orderly_values(size, order):
         check_select_rank(values, rank)
 
 
+@both_precisions
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_select_rank_of_special_values(special, dtype):
+    """No more values are below than the rank says, and nothing behind the memory is written, whatever the values."""
+    rng = np.random.default_rng(0)
+    for size in (*range(1, 40), _kernels.MANY_VALUES + 7):
+        values = rng.normal(size=size).astype(dtype)
+        values[rng.random(size) < 0.3] = special
+        memory = np.full((2, size + GROUP), 7, dtype)
+        for rank in (0, size // 2, size - 1):
+            found = _kernels.select_rank(values, rank, memory[0, :size], memory[1, :size])
+            assert (values < found).sum() <= rank
+            if not np.isnan(special):
+                assert found == np.sort(values)[rank]
+            assert (memory[:, size:] == 7).all()
+
+
 @pytest.mark.parametrize("size", [_kernels.MANY_VALUES, 1999])
 def test_keep_around(size):
     rng = np.random.default_rng(0)
@@ -224,9 +250,11 @@ def test_median(values):
 def test_split_stably(values, data):
     n_left = data.draw(st.integers(0, len(values) - 1))
     values = np.array(values, np.float64)
-    node = np.arange(100, 100 + len(values), dtype=np.int32)
+    memory = np.arange(100, 100 + len(values) + GROUP, dtype=np.int32)
+    node, behind = memory[: len(values)], memory[len(values) :].copy()
     expected = reference.split_stably(node, values, n_left)
     _kernels.split_stably(node, values, np.sort(values)[n_left], n_left, np.empty_like(node))
+    np.testing.assert_array_equal(memory[len(values) :], behind)
     np.testing.assert_array_equal(node, expected)
 
 
@@ -314,7 +342,7 @@ def test_leaves_of_any_size_with_any_number_of_candidates(n, k, weighted, dtype)
 def test_score_tile(dtype, n_lines):
     """What compiled code does is what the function says, wherever a panel is and whatever was found before."""
     rng = np.random.default_rng(0)
-    lanes = VECTOR_BYTES // np.dtype(dtype).itemsize
+    lanes = numbers_per_vector(np.empty(0, dtype))
     for d, first in ((1, 0), (2, lanes), (7, 2 * lanes)):
         rows, panel = rng.normal(size=(TILE_ROWS, d)).astype(dtype), rng.normal(size=(d, lanes)).astype(dtype)
         norms, center_norms = (rows**2).sum(axis=1), rng.random(3 * lanes).astype(dtype) + (panel**2).sum()
@@ -345,12 +373,12 @@ def compiled_score_tile(rows, norms, own, panel, center_norms, factors, first, b
 def test_search_tile(dtype):
     """What compiled code does is what the function says, wherever a tile is, with ties and with what does not count."""
     rng = np.random.default_rng(0)
-    lanes = VECTOR_BYTES // np.dtype(dtype).itemsize
+    lanes = numbers_per_vector(np.empty(0, dtype))
     for d, first in ((1, 0), (2, 5), (7, TILE_ROWS)):
         centers = rng.integers(-3, 4, (2 * TILE_ROWS, d)).astype(dtype)
         panel = rng.integers(-3, 4, (d, lanes)).astype(dtype)
         norms = (centers[first : first + TILE_ROWS] ** 2).sum(axis=1)
-        norms[-2:] = np.inf
+        norms[-2:] = np.inf, np.nan
         found = [np.full(lanes, np.inf, dtype), np.full(lanes, np.inf, dtype), np.full(lanes, -1, np.int32)]
         found[0][::3], found[1][::3] = -5, 5
         ours, theirs = ([array.copy() for array in found] for _ in range(2))
@@ -370,7 +398,7 @@ def compiled_search_tile(centers, first, norms, number, panel, best, second, cho
 def test_take_lowest(dtype):
     """What compiled code does is what the function says, with ties and with rows that have found nothing."""
     rng = np.random.default_rng(0)
-    shape = TILE_ROWS, VECTOR_BYTES // np.dtype(dtype).itemsize
+    shape = TILE_ROWS, numbers_per_vector(np.empty(0, dtype))
     for n_scores in (1, 3, 100):
         best = rng.integers(n_scores, size=shape).astype(dtype)
         best[0] = np.inf
@@ -392,7 +420,7 @@ def compiled_take_lowest(best, choice, lowest, chosen):
 @pytest.mark.parametrize("n_features", [1, 15, 16, 17, 50])
 def test_turn_rows(n_features, dtype):
     """What compiled code does is what the function says, whether squares fill the rows or not."""
-    rows = np.random.default_rng(0).random((VECTOR_BYTES // np.dtype(dtype).itemsize, n_features)).astype(dtype)
+    rows = np.random.default_rng(0).random((numbers_per_vector(np.empty(0, dtype)), n_features)).astype(dtype)
     for turn in (turn_rows, compiled_turn_rows):
         panel = np.zeros(rows.T.shape, dtype)
         turn(rows, panel)
@@ -435,10 +463,13 @@ def test_numbers_per_vector(dtype):
     assert njit(lambda array: numbers_per_vector(array))(array) == numbers_per_vector(array)
 
 
+@pytest.mark.skipif(config.DISABLE_JIT, reason="is about compiled code")
 def test_a_processor_with_nothing_special(tmp_path):
     """The kernels that say more than Numba can are right where the processor has no instructions for it."""
-    names = "keep_around or split_stably or orderly or (float32 and (score_tile or search_tile or turn_rows or take_))"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", names]
+    names = ["select_rank_of_special_values", "keep_around", "split_stably", "take_group"]
+    names += ["score_tile", "search_tile", "take_lowest", "turn_rows", "numbers_per_vector"]
+    tests = [f"{__file__}::test_{name}" for name in names]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
     run = subprocess.run(command, env=os.environ | plain, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout

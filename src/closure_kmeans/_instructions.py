@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils
+from numba.core.codegen import get_host_cpu_features
+from numba.core.errors import TypingError
 from numba.extending import intrinsic, overload
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -22,7 +23,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 READ, NEAREST, DATA = 0, 3, 1
 
 # Bytes of the vectors that the processor at hand computes with, or that compiled code is told to make do with.
-FEATURES = config.CPU_FEATURES if config.CPU_FEATURES is not None else llvm.get_host_cpu_features().flatten()
+FEATURES = config.CPU_FEATURES if config.CPU_FEATURES is not None else get_host_cpu_features()
 VECTOR_BYTES = 64 if "+avx512f" in FEATURES else 32 if "+avx" in FEATURES else 16
 # Rows of a tile, each a vector of sums in a register: enough for sums to be ready when they are added to again, few
 # enough for the sixteen registers that most processors have.
@@ -33,7 +34,7 @@ CAN_TAKE = "+avx512vl" in FEATURES
 
 
 def numbers_per_vector(array: Array) -> int:
-    """How many of an array's numbers a vector has: known when code is compiled, unlike the size of one of them."""
+    """How many of an array's numbers a vector has: a constant in compiled code, where ``itemsize`` is looked up."""
     return VECTOR_BYTES // array.itemsize
 
 
@@ -78,19 +79,20 @@ def score_tile(
 
 
 def search_tile(
-    centers: Array, first: int, norms: Array, number: int, panel: Array, best: Array, second: Array, choice: Array
+    centers: Array, first: int, norms: Array, first_id: int, panel: Array, best: Array, second: Array, choice: Array
 ) -> None:
     """Improve the best and second-best score of each column of a panel by ``TILE_ROWS`` centres, those from ``first``.
 
     A score is a squared distance less the squared norm of the column, which all its scores have in common. A panel has
     as many columns as a vector has numbers. ``norms`` are those of the tile: infinity for what is not to be chosen.
-    ``choice`` gets the number of the best, counted from ``number`` on: of equal ones the first.
+    ``choice`` gets the id of the best, of equal ones the first; those of the tile count from ``first_id`` on.
     """
     scores = norms[:, np.newaxis] - 2 * (centers[first : first + TILE_ROWS] @ panel)
     for r, score in enumerate(scores):
-        second[:] = np.minimum(second, np.maximum(best, score))
-        choice[score < best] = number + r
-        best[:] = np.minimum(best, score)
+        better = score < best
+        higher = np.where(better, best, score)
+        second[:] = np.where(higher < second, higher, second)
+        best[better], choice[better] = score[better], first_id + r
 
 
 def take_lowest(best: Array, choice: Array, lowest: Array, chosen: Array) -> None:
@@ -100,27 +102,32 @@ def take_lowest(best: Array, choice: Array, lowest: Array, chosen: Array) -> Non
 
 
 def in_groups(size: int) -> int:
-    """How many of so many numbers to take group by group, and not one by one: none if the processor cannot."""
-    return size - size % GROUP if CAN_TAKE else 0
+    """How many of so many numbers to take group by group, and not one by one.
+
+    Compiled code takes none that way where the processor has no instruction for it.
+    """
+    return size - size % GROUP
 
 
 def less(values: Array, first: int, bound: Any) -> int:
-    """Which of a group of values, that from ``first`` on, are less than a bound: a bit for each."""
+    """Which of a group of values, that from ``first`` on, are less than a bound: a bit for each. NaN is not."""
     return sum(1 << i for i in range(GROUP) if values[first + i] < bound)
 
 
 def more(values: Array, first: int, bound: Any) -> int:
-    """Which of a group of values are more than a bound."""
+    """Which of a group of values are more than a bound. NaN is not."""
     return sum(1 << i for i in range(GROUP) if values[first + i] > bound)
 
 
 def take_group(numbers: Array, first: int, bits: int, out: Array, place: int) -> int:
     """Put those of a group of numbers whose bits are set to ``out``, from a place on; how many they are.
 
-    All ``GROUP`` numbers from there on are written to. They may be the group itself, or come before it.
+    All ``GROUP`` numbers from there on are overwritten, the others by anything. ``out`` may be ``numbers``, if the
+    place is not behind ``first``: the group is read before.
     """
-    taken = [numbers[first + i] for i in range(GROUP) if bits >> i & 1]
-    out[place : place + len(taken)] = taken
+    group = numbers[first : first + GROUP].copy()
+    taken = [number for i, number in enumerate(group) if bits >> i & 1]
+    out[place : place + GROUP] = taken + [group[-1]] * (GROUP - len(taken))
     return len(taken)
 
 
@@ -128,9 +135,10 @@ def emit_prefetch(_typing: Any, rows: Any, i: Any, byte: Any) -> Any:
     """LLVM's instruction on the address of the byte."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, row, offset = read_arguments(context, builder, signature, arguments)
+        array = context.make_array(rows)(context, builder, arguments[0])
+        row, offset = (context.cast(builder, *pair, types.intp) for pair in zip(arguments[1:], (i, byte), strict=True))
         pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        begin = cgutils.get_item_pointer(context, builder, signature.args[0], array, [row, row.type(0)])
+        begin = cgutils.get_item_pointer(context, builder, rows, array, [row, row.type(0)])  # rows may be apart
         address = builder.gep(builder.bitcast(begin, pointer), [offset])
         instruction = builder.module.declare_intrinsic(
             "llvm.prefetch", (pointer,), ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
@@ -231,17 +239,17 @@ def emit_search_tile(
     centers: Any,
     first: Any,
     norms: Any,
-    number: Any,
+    first_id: Any,
     panel: Any,
     best: Any,
     second: Any,
     choice: Any,
 ) -> Any:
     """All products of the tile in registers, and what was found so far too, while it is compared with them."""
-    kinds = (centers, first, norms, number, panel, best, second, choice)
+    kinds = (centers, first, norms, first_id, panel, best, second, choice)
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        centers, first, norms, number, panel, best, second, choice = read_arguments(
+        centers, first, norms, first_id, panel, best, second, choice = read_arguments(
             context, builder, signature, arguments
         )
         index = first.type
@@ -256,8 +264,8 @@ def emit_search_tile(
             higher = builder.select(better, lowest, scores)
             runner_up = builder.select(builder.fcmp_ordered("<", higher, runner_up), higher, runner_up)
             lowest = builder.select(better, scores, lowest)
-            name = ids.spread(builder.trunc(builder.add(number, index(r)), ids.number))
-            chosen = builder.select(better, name, chosen)
+            own_id = ids.spread(builder.trunc(builder.add(first_id, index(r)), ids.number))
+            chosen = builder.select(better, own_id, chosen)
         vectors.store(lowest, best, index(0))
         vectors.store(runner_up, second, index(0))
         ids.store(chosen, choice, index(0))
@@ -304,14 +312,17 @@ def emit_take_lowest(_typing: Any, best: Any, choice: Any, lowest: Any, chosen: 
 
 
 def always(number: int) -> Any:
-    """The function of an array that is a constant."""
+    """What an overload returns for a value that is known when code is compiled."""
     return lambda array: number
 
 
 def emit_comparison(operator: str) -> Any:
-    """One instruction."""
+    """One comparison of vectors, whose bits are the result. NaN compares false."""
 
     def emit_bits(_typing: Any, values: Any, first: Any, bound: Any) -> Any:
+        if not isinstance(bound, types.Float):
+            raise TypingError(f"the bound must be a float, got {bound}")
+
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             values, first, bound = read_arguments(context, builder, signature, arguments)
             kind = signature.args[0].dtype
@@ -339,7 +350,13 @@ def emit_take_group(_typing: Any, numbers: Any, first: Any, bits: Any, out: Any,
 
 
 def read_arguments(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
-    """The arguments of a call: arrays, to reach their memory and shape, places as whole numbers, and other numbers."""
+    """The arguments of a call: arrays, to reach their memory and shape, places as whole numbers, and other numbers.
+
+    Arrays must lie in memory number after number, in C order.
+    """
+    for kind in signature.args:
+        if isinstance(kind, types.Array) and kind.layout != "C":
+            raise TypingError(f"an array must be contiguous to be addressed directly, got {kind}")
     return [
         context.make_array(kind)(context, builder, value)
         if isinstance(kind, types.Array)
@@ -444,9 +461,9 @@ overload(score_tile, inline="always")(
 )
 search_in_registers = intrinsic(emit_search_tile)
 overload(search_tile, inline="always")(
-    lambda centers, first, norms, number, panel, best, second, choice: (
-        lambda centers, first, norms, number, panel, best, second, choice: search_in_registers(
-            centers, first, norms, number, panel, best, second, choice
+    lambda centers, first, norms, first_id, panel, best, second, choice: (
+        lambda centers, first, norms, first_id, panel, best, second, choice: search_in_registers(
+            centers, first, norms, first_id, panel, best, second, choice
         )
     )
 )

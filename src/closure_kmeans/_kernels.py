@@ -30,7 +30,6 @@ from closure_kmeans._instructions import (
     take_lowest,
     turn_rows,
 )
-from closure_kmeans.points import CACHE_LINE
 
 if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters
@@ -57,8 +56,8 @@ MANY_VALUES = 512
 RANK_SAMPLE = 32
 RANK_MARGIN = 5
 
-# The bits of all numbers of a group.
-EACH = (1 << GROUP) - 1
+# All bits of a group.
+WHOLE_GROUP = (1 << GROUP) - 1
 
 # Rounding of a product in units of the precision: a move must gain more than this to count as one.
 SLACK = 8
@@ -66,6 +65,7 @@ SLACK = 8
 # How far ahead rows are asked for, and how many bytes of each: the rest of a long row follows by itself.
 ROWS_AHEAD = 32
 BYTES_AHEAD = 512
+CACHE_LINE = 64
 
 # Rows and centres in one product of the exact search: both stay in the second-level cache.
 SEARCH_ROWS = 256
@@ -114,7 +114,7 @@ def fetch_ahead(rows: Array, order: Array, place: int) -> None:
 @kernel
 def fetch_row(rows: Array, row: int) -> None:
     """Ask for a row."""
-    prefetch(rows, row, 0)
+    prefetch(rows, row, 0)  # of a short row there is nothing else
     for byte in range(CACHE_LINE, min(rows.shape[1] * rows.itemsize, BYTES_AHEAD), CACHE_LINE):
         prefetch(rows, row, byte)
 
@@ -317,7 +317,7 @@ def keep_around(values: Array, rank: int, kept: Array) -> tuple[int, int]:
     for i in range(in_groups(size), size):
         value = values[i]
         kept[n_kept] = value
-        n_kept += (low <= value) & (value <= high)
+        n_kept += 1 - ((value < low) | (value > high))
     return n_below, n_kept
 
 
@@ -331,7 +331,8 @@ def median(a: Any, b: Any, c: Any) -> Any:
 def split_stably(node: Array, values: Array, threshold: Any, n_left: int, spare: Array) -> None:
     """Move the ``n_left`` smallest to the front, both sides in their old order.
 
-    Of those equal to the threshold as many go left as are needed, first come first: any input splits evenly.
+    Of those equal to the threshold as many go left as are needed, first come first: any input splits evenly. Of a
+    group those that go right are taken first: the others may overwrite it.
     """
     size = node.shape[0]
     n_ties = n_left
@@ -340,7 +341,7 @@ def split_stably(node: Array, values: Array, threshold: Any, n_left: int, spare:
     left, right = 0, 0
     for i in range(0, in_groups(size), GROUP):
         go_left = less(values, i, threshold)
-        ties = EACH & ~(go_left | more(values, i, threshold))
+        ties = WHOLE_GROUP & ~(go_left | more(values, i, threshold))
         while ties != 0 and n_ties > 0:
             go_left |= ties & -ties  # the first of them
             ties &= ties - 1
@@ -348,8 +349,9 @@ def split_stably(node: Array, values: Array, threshold: Any, n_left: int, spare:
         right += take_group(node, i, ~go_left, spare, right)
         left += take_group(node, i, go_left, node, left)
     for i in range(in_groups(size), size):
-        tie = values[i] == threshold
-        goes_left = (values[i] < threshold) | (tie & (n_ties > 0))
+        smaller = values[i] < threshold
+        tie = 1 - (smaller | (values[i] > threshold))
+        goes_left = smaller | (tie & (n_ties > 0))
         n_ties -= tie
         member = node[i]
         node[left] = member
@@ -743,8 +745,8 @@ def visit_cells(
 ) -> None:
     """The best and second-best score of each row, and the centre of the best, in the cells ``first <= cell < last``.
 
-    The rows ``visitors[starts[cell]:starts[cell + 1]]`` look into a cell: some at a time, as the columns of a panel,
-    which the centres of the cell are multiplied with.
+    The rows ``visitors[starts[cell]:starts[cell + 1]]`` look into a cell. As many as a vector has numbers are the
+    columns of a panel, and the cell's centres are multiplied with it in tiles.
     """
     n_centers, n_features = cells.centers.shape
     dtype = cells.centers.dtype
@@ -822,11 +824,14 @@ def settle_rows(
 
 @kernel
 def rounding(row: Array, largest_norm: Any) -> Any:
-    """How much rounding can make of the difference of a row's scores; ``largest_norm`` is that of what is scored."""
+    """How much rounding can make of the difference of a row's scores; ``largest_norm`` is that of what is scored.
+
+    The errors of a sum add up like steps of a random walk.
+    """
     norm = largest_norm
     for t in range(row.shape[0]):
         norm += row[t] * row[t]
-    return row.dtype.type(SLACK * np.finfo(row.dtype).eps) * norm
+    return row.dtype.type((SLACK + np.sqrt(row.shape[0])) * np.finfo(row.dtype).eps) * norm
 
 
 @kernel

@@ -135,32 +135,34 @@ class Checkpoint:
         return restored
 
     def note(self, state: Clustering, history: list[Iteration], converged: bool) -> None:
-        """Told how things stand after an iteration; writes them if it is time to."""
+        """Told how things stand after an iteration; writes them if it is time to, and the end is not at hand."""
         arrays = {f"state.{name}": array for name, array in _arrays_of(state).items()}
         arrays |= {f"neighborhoods.{name}": array for name, array in self._neighborhoods.state().items()}
         self._noted = Saved(arrays, dict(self._rng.bit_generator.state), list(history), converged)
-        if time.monotonic() - self._written >= self._every:
-            self.write()
+        if not converged and time.monotonic() - self._written >= self._every:
+            self._write(self._noted, ended=False)
 
-    def write(self) -> None:
-        """Write what was noted last, unless it is written already. A failure is no reason to end the fit."""
-        if self._noted is None:
-            return
+    def finish(self) -> None:
+        """Told that the fit has ended: write what was noted last, and that it was the last."""
+        if self._noted is not None:
+            self._write(self._noted, ended=True)
+
+    def _write(self, noted: Saved, *, ended: bool) -> None:
+        """A failure is no reason to end the fit."""
         facts = {
             "identity": self._identity,
             "order": self._order,
             "first_generator": self._first_generator,
-            "generator": self._noted.generator,
-            "history": self._noted.history,
-            "converged": self._noted.converged,
-            "checksum": _checksum(self._noted.arrays),
+            "generator": noted.generator,
+            "history": noted.history,
+            "converged": noted.converged,
+            "ended": ended,
+            "checksum": _checksum(noted.arrays),
         }
         try:
-            write_tensors(self.path, "checkpoint", self._noted.arrays, facts)
+            write_tensors(self.path, "checkpoint", noted.arrays, facts)
         except OSError as error:
-            warnings.warn(f"the fit goes on without a new checkpoint: {error.strerror}", RuntimeWarning, stacklevel=2)
-        else:
-            self._noted = None
+            warnings.warn(f"the fit goes on without a new checkpoint: {error.strerror}", RuntimeWarning, stacklevel=3)
         self._written = time.monotonic()
 
 
@@ -245,6 +247,7 @@ class Progress(NamedTuple):
 
     history: list[Iteration]
     converged: bool
+    ended: bool  # for whatever reason; a fit that was killed has not
     identity: dict[str, Any]  # what makes it the same fit: see ``fingerprint``
 
 
@@ -254,7 +257,7 @@ def read_progress(path: str | os.PathLike[str]) -> Progress:
     with reading(path, "a checkpoint"):
         facts = read_facts(path, "checkpoint")
         history = [Iteration(*record) for record in facts["history"]]
-        return Progress(history, facts["converged"], facts["identity"])
+        return Progress(history, facts["converged"], facts["ended"], facts["identity"])
 
 
 def digest_rows(X: Any) -> str:

@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import _compiled as _kernels
+from closure_kmeans._arrays import empty_rows
 from closure_kmeans._parallel import Threads
 from closure_kmeans.balance import adapt_penalties, admit
 from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.iteration import Clustering, OnIteration, Step, alternate
 from closure_kmeans.neighborhoods import Neighborhoods
 from closure_kmeans.partition import RandomPartition
-from closure_kmeans.points import Points, empty_rows, rows_per_block
+from closure_kmeans.points import Points, rows_per_block
 
 # Cluster sizes between which extrapolation sets in: below the first it would empty clusters, above the second it
 # is safe in full.

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import _compiled as _kernels
+from closure_kmeans._arrays import empty_rows, largest
 from closure_kmeans._parallel import Threads
-from closure_kmeans.points import Points, as_numbers, empty_rows, hash_rows, rows_per_block, shifted
+from closure_kmeans.points import Points, as_numbers, hash_rows, rows_per_block, shifted
 
 # An error this small, relative to the squares it is the difference of, is none.
 ROUNDING = 1e-12
@@ -57,7 +58,7 @@ def update(
         old_labels, old = before
         same = same_members(old_labels, labels, n_clusters)
         changed, kept = np.flatnonzero(~same), np.flatnonzero(same)
-        threads.for_each_block(partial(take_over, old, clusters, kept), len(kept), rows_per_block(points.rows))
+        threads.for_each_block(partial(take_over, old, clusters, kept), len(kept), rows_per_block(clusters.centers))
     threads.for_each_block(partial(find_means, points, members, starts, clusters, changed), len(changed))
     refill_empty(points, labels, clusters, members, starts)
     return clusters
@@ -191,14 +192,6 @@ def refill(
         group = members[starts[donor] : starts[donor + 1]]
         labels[group[far_side(points, group, clusters.centers[donor])]] = cluster
     return np.concatenate([donors, filled])
-
-
-def largest(values: NDArray[Any], n: int) -> NDArray[np.int64]:
-    """Where the largest values are, at most so many, the largest first; of equal ones the first."""
-    among = np.arange(len(values))
-    if 0 < n < len(values):  # to sort them all would take longer
-        among = np.flatnonzero(values >= np.partition(values, -n)[-n])
-    return among[np.argsort(-values[among], kind="stable")[:n]]
 
 
 def far_side(points: Points, group: NDArray[np.int32], center: NDArray[Any]) -> NDArray[np.bool_]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from closure_kmeans._arrays import empty_rows
 from closure_kmeans._parallel import Threads
 from closure_kmeans.partition import grow_partition, principal_axes
 from closure_kmeans.points import (
@@ -24,7 +25,6 @@ from closure_kmeans.points import (
     as_numbers,
     check_values,
     check_weights,
-    empty_rows,
     mean_of,
     precision,
     rows_per_block,

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from closure_kmeans._arrays import empty_rows
 from closure_kmeans._parallel import Threads
 from closure_kmeans.partition import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
 from closure_kmeans.vectors.rows import Rows
 
 # Values widened at a time: some megabytes.
 BLOCK_VALUES = 1 << 20
-# Bytes that come from memory at once.
-CACHE_LINE = 64
 # Values mixed at a time: they take eight bytes each, several times over.
 HASHED_VALUES = 1 << 16
 
@@ -117,7 +116,7 @@ def arrange_points(
     stored = X.view(np.uint16) if X.dtype == np.float16 else X
     if n_axes is not None and n_axes < X.shape[1]:
         axes = principal_axes(sample - mean, n_axes, int(rng.integers(2**31)))
-        coordinates, origin = np.empty((len(X), axes.shape[1]), dtype), np.zeros(axes.shape[1], dtype)
+        coordinates, origin = empty_rows((len(X), axes.shape[1]), dtype), np.zeros(axes.shape[1], dtype)
     else:
         coordinates, origin, axes = np.ascontiguousarray(stored), mean, None
     norms = np.empty(len(X), dtype)
@@ -156,18 +155,6 @@ def grow_leaves(points: Points, rng: np.random.Generator, threads: Threads, leaf
     """A random partition of the points into leaves of at most ``leaf_size``."""
     n_leaves = -(-len(points.rows) // leaf_size)
     return grow_partition(points.coordinates, points.origin, n_leaves, rng, threads)
-
-
-def empty_rows(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Memory for rows that begins with a cache line: a row of whole lines then touches no other.
-
-    What NumPy gives begins anywhere, and to fetch 128 bytes takes three lines.
-    """
-    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(n_bytes + CACHE_LINE, np.uint8)
-    first = -memory.ctypes.data % CACHE_LINE
-    rows: NDArray[Any] = memory[first : first + n_bytes].view(dtype).reshape(shape)
-    return rows
 
 
 def reorder(rows: NDArray[Any], order: NDArray[np.int32], dtype: DTypeLike, threads: Threads) -> NDArray[Any]:

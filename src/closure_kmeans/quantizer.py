@@ -250,7 +250,7 @@ def make_cells(
     middles: NDArray[Any],
 ) -> Cells:
     """Cells, from which centres are in them and where their middles are."""
-    grouped = centers[ids]
+    grouped = np.ascontiguousarray(centers[ids])
     return Cells(
         mean=mean,
         centers=grouped,

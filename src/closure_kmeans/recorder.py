@@ -23,8 +23,8 @@ class Keeper(Protocol):
     def note(self, state: Clustering, history: list[Iteration], converged: bool) -> None:
         """Told how things stand after an iteration."""
 
-    def write(self) -> None:
-        """Write what is not written yet."""
+    def finish(self) -> None:
+        """Told that the fit has ended, for whatever reason."""
 
 
 class Recorder:
@@ -54,7 +54,7 @@ class Recorder:
         self._bar.total = self._bar.n  # done, be it before the last iteration allowed
         self._bar.close()
         if self.checkpoint is not None:
-            self.checkpoint.write()
+            self.checkpoint.finish()
 
     def __call__(self, step: Step, accuracy: float | None, converged: bool = False) -> str | None:
         """Record an iteration; a reason to stop, if there is one."""

@@ -29,7 +29,7 @@ from closure_kmeans.cli.common import example, report, with_json, with_quiet
 # Extras for those who work on this library.
 DEVELOPMENT = ("bench", "dev", "docs", "test")
 # Instructions that the kernels gain from.
-SIMD = ("sse4.2", "avx", "avx2", "fma", "avx512f", "avx512vnni", "neon", "sve")
+SIMD = ("sse4.2", "avx", "avx2", "fma", "avx512f", "avx512vl", "avx512vnni", "neon", "sve")
 
 
 @click.command(epilog=example("closure-kmeans doctor"))

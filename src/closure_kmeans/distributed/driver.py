@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import _compiled as _kernels
+from closure_kmeans._arrays import largest
 from closure_kmeans._files import reading
 from closure_kmeans._parallel import Threads
 from closure_kmeans.checkpoint import check_identity
 from closure_kmeans.closure import Reassigned, take_step
-from closure_kmeans.clusters import Clusters, are_copies, largest, move_onto_sphere
+from closure_kmeans.clusters import Clusters, are_copies, move_onto_sphere
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.distributed.layout import order_name
@@ -173,7 +174,7 @@ class Driver:
                 if name not in needed:
                     self._folder.remove(name)
 
-    def write(self) -> None:
+    def finish(self) -> None:
         """Everything is written already."""
 
     # -- an iteration --------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from closure_kmeans._arrays import largest
 from closure_kmeans.iteration import Iteration
 
 # Bars of a histogram, at most.
@@ -185,8 +186,8 @@ def tightness_classes(spreads: NDArray[Any] | None, n_clusters: int, n_classes: 
 def draw_map(places: NDArray[Any], sizes: NDArray[Any], spreads: NDArray[Any] | None) -> Markup:
     """A circle for each of the largest clusters: where its centre is, area by size, colour by tightness."""
     classes = tightness_classes(spreads, len(sizes))
-    largest = np.argsort(-sizes, kind="stable")[:MOST_ON_MAP]
-    scale = 18 * min(1.0, math.sqrt(60 / len(largest))) / math.sqrt(float(sizes.max()))
+    shown = largest(sizes, MOST_ON_MAP)
+    scale = 18 * min(1.0, math.sqrt(60 / len(shown))) / math.sqrt(float(sizes.max()))
     circles = Markup("").join(
         Markup('<circle class="t{}" cx="{:.1f}" cy="{:.1f}" r="{:.1f}"><title>{}</title></circle>').format(
             classes[cluster],
@@ -195,7 +196,7 @@ def draw_map(places: NDArray[Any], sizes: NDArray[Any], spreads: NDArray[Any] | 
             max(0.8, scale * math.sqrt(float(sizes[cluster]))),
             f"cluster {cluster}, {sizes[cluster]:,.0f} items",
         )
-        for cluster in largest
+        for cluster in shown
     )
     return Markup('<svg class="map" viewBox="0 0 600 400" role="img" aria-label="Map of the clusters">{}</svg>').format(
         circles

@@ -22,7 +22,7 @@ class Fit(NamedTuple):
 
     history: list[Iteration]
     n_points: int | None  # if it is known
-    state: str  # "waiting" for a first checkpoint, "running", "silent" for long, or why it ended
+    state: str  # "waiting" for a first checkpoint, "running", "silent" for long, "stopped", or why it ended
     saved: float | None = None  # seconds since the checkpoint was written
 
 
@@ -42,5 +42,8 @@ def fit_of_checkpoint(path: str | os.PathLike[str]) -> Fit:
     progress = read_progress(file)
     n_points = int(progress.identity["X"].partition(" x ")[0])
     saved = max(0.0, time.time() - file.stat().st_mtime)
-    state = "converged" if progress.converged else "running" if saved < SILENCE else "silent"
+    if progress.ended:
+        state = "converged" if progress.converged else "stopped"  # and may be resumed
+    else:
+        state = "running" if saved < SILENCE else "silent"
     return Fit(progress.history, n_points, state, saved)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from closure_kmeans._arrays import largest
 from closure_kmeans._files import FileFormatError, library, reading
 
 FORMATS = (".csv", ".parquet", ".pq")
@@ -128,7 +129,7 @@ class Metadata:
         for column in self.columns if len(items) else []:
             if column.repeats:
                 codes, counts = np.unique(column.codes[items], return_counts=True)
-                most = np.argsort(-counts, kind="stable")[:n_values]
+                most = largest(counts, n_values)
                 values = column.values.take(codes[most]).to_pylist()
                 shares = (counts[most] / len(items)).tolist()
                 frequent += [Frequent(column.name, *pair) for pair in zip(values, shares, strict=True)]

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from closure_kmeans import _validation as check
+from closure_kmeans._arrays import largest
 from closure_kmeans._files import FileFormatError
-from closure_kmeans.clusters import largest
 from closure_kmeans.retrieval import _kernels
 
 NORMS = ("l1", "l2")

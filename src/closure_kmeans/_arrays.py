@@ -1,0 +1,38 @@
+"""What NumPy has no word for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+# Bytes of a cache line, or a multiple of it.
+ALIGNMENT = 64
+
+
+def empty_rows(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Memory for rows that begins with a cache line: a row of whole lines then touches no other.
+
+    What NumPy gives begins anywhere, and to fetch 128 bytes takes three lines.
+    """
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT
+    rows: NDArray[Any] = memory[first : first + n_bytes].view(dtype).reshape(shape)
+    return rows
+
+
+def largest(values: NDArray[Any], n: int) -> NDArray[np.int64]:
+    """Where the largest values are, at most so many, the largest first; of equal ones the first. NaN is the smallest.
+
+    >>> largest(np.array([5, 1, 7, 5]), 3)
+    array([2, 0, 3])
+    """
+    negative = -values
+    among = np.arange(len(values))
+    if 0 < n < len(values):  # to sort them all would take longer
+        least = np.partition(negative, n - 1)[n - 1]
+        among = among if np.isnan(least) else np.flatnonzero(negative <= least)
+    return among[np.argsort(negative[among], kind="stable")[:n]]
