@@ -100,13 +100,34 @@ def refill_empty(
     """Give points to clusters that have none, or only copies of a row that others have too; labels and means change."""
     changed = join_copies(points, labels, clusters, members, starts)
     while True:
+        counts = np.diff(starts)
         if len(changed) > 0:
-            members, starts = _kernels.group_by_label(labels, len(clusters.sizes))
-            find_means(points, members, starts, clusters, changed, 0, len(changed))
-        empty = np.flatnonzero(starts[:-1] == starts[1:])
+            counts[changed] = find_changed_means(points, labels, clusters, members, starts, changed)
+        empty = np.flatnonzero(counts == 0)
         if len(empty) == 0:
             return
+        if len(changed) > 0:
+            members, starts = _kernels.group_by_label(labels, len(counts))
         changed = refill(points, labels, clusters, members, starts, empty)
+
+
+def find_changed_means(
+    points: Points,
+    labels: NDArray[np.int32],
+    clusters: Clusters,
+    members: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    changed: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """The means of clusters among which points have moved, of no others; how many points these clusters have now.
+
+    Only the points that they had are looked at: to group all points again would take longer than the means.
+    """
+    had = np.sort(np.concatenate([members[starts[j] : starts[j + 1]] for j in changed]))
+    places, now = _kernels.group_by_label(labels[had], len(clusters.sizes))
+    find_means(points, had[places], now, clusters, changed, 0, len(changed))
+    counts: NDArray[np.int64] = np.diff(now)[changed]
+    return counts
 
 
 def find_means(
