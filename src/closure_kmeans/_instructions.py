@@ -34,7 +34,7 @@ CAN_TAKE = "+avx512vl" in FEATURES
 
 
 def numbers_per_vector(array: Array) -> int:
-    """How many of an array's numbers a vector has: a constant in compiled code, where ``itemsize`` is looked up."""
+    """How many of an array's numbers a vector has. Compiled code knows it beforehand; ``itemsize`` is looked up."""
     return VECTOR_BYTES // array.itemsize
 
 
@@ -275,7 +275,7 @@ def emit_search_tile(
 
 
 def emit_products(builder: Any, vectors: Vectors, rows: Any, first: Any, panel: Any) -> list[Any]:
-    """The products of a tile, from its first row on, and a panel: one dimension after the other, all in registers."""
+    """The products of a tile, the rows from ``first`` on, and a panel: dimension by dimension, all in registers."""
     index = first.type
     n_features = builder.extract_value(panel.shape, 0)
     begin = builder.mul(first, n_features)

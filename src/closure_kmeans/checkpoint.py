@@ -148,7 +148,7 @@ class Checkpoint:
             self._write(self._noted, ended=True)
 
     def _write(self, noted: Saved, *, ended: bool) -> None:
-        """A failure is no reason to end the fit."""
+        """Write how the fit stood. A failure is no reason to end it."""
         facts = {
             "identity": self._identity,
             "order": self._order,
