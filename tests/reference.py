@@ -18,6 +18,10 @@ def load_row(rows, i, mean):
     return widen(rows)[i] - mean
 
 
+def are_bytes(rows):
+    return bool(np.isin(rows, np.arange(256)).all())
+
+
 # -- random partition trees ------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """What holds for every run: the theorems of section 3.2, and what the threads and the order of rows may not change."""
 
+import math
 import os
 import pickle
 import warnings
@@ -25,7 +26,14 @@ from closure_kmeans.datasets import load_sift
 from closure_kmeans.initialize import draw_rows
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.metrics import assignment_accuracy
-from closure_kmeans.neighborhoods import LARGEST_LEAF, FreshNeighborhoods, KeptNeighborhoods
+from closure_kmeans.neighborhoods import (
+    CELLS_TOGETHER,
+    LARGEST_LEAF,
+    FreshNeighborhoods,
+    KeptNeighborhoods,
+    neighboring_cells,
+)
+from closure_kmeans.partition import check_partition
 from closure_kmeans.points import arrange_points, grow_leaves
 
 MODES = {
@@ -418,6 +426,41 @@ def test_kept_trees_are_grown_once_and_fresh_ones_every_time():
     told = [(0.1, False, 0.5), (0.09, False, None), (0.5, True, 1.0), (0.0, True, 0.0)]
     assert [adaptive.expand(*how) for how in told] == [False, True, True, False]
     assert adaptive.partitions() == [(5, 8), (6, 8), (7, 8)]
+
+
+def test_the_first_partition_is_used_once_and_is_not_the_last_word():
+    def grow(leaf_size):
+        return leaf_size
+
+    cells = neighboring_cells(1000, 70)
+    fresh = FreshNeighborhoods(grow, 8, 1000, 0.9, first=cells)
+    assert fresh.partitions() == [cells]
+    assert fresh.expand(0.0, settled=True, accuracy=1.0)  # whatever it found: there are new trees
+    assert fresh.partitions() == [8]
+    assert not fresh.expand(0.0, settled=True, accuracy=1.0)
+    resumed = FreshNeighborhoods(grow, 8, 1000, 0.9, first=cells)
+    resumed.restore(fresh.state())
+    assert resumed.partitions() == [8]
+
+
+@given(n_cells=st.integers(1, 300), n_more=st.integers(0, 300))
+def test_neighboring_cells_are_a_partition_in_order(n_cells, n_more):
+    cells = neighboring_cells(n_cells + n_more, n_cells)
+    check_partition(cells)
+    assert (np.diff(cells.members) == 1).all()
+    assert len(cells.starts) - 1 == math.ceil(n_cells / CELLS_TOGETHER)
+    assert np.ptp(np.diff(cells.starts)) <= 1
+
+
+def test_the_first_iteration_looks_at_the_cells_of_the_start():
+    X = load_sift()[:3200]
+
+    def first_candidates(**options):
+        return ClosureKMeans(320, random_state=0, **options).fit(X).history_[0].n_candidates
+
+    assert first_candidates() == CELLS_TOGETHER
+    assert first_candidates(leaf_size=20) <= 20
+    assert first_candidates(init=np.arange(3200) % 320) > CELLS_TOGETHER + 1  # these are no cells
 
 
 def test_fresh_leaves_double_when_settled_short_of_the_accuracy_wanted():

@@ -103,6 +103,22 @@ def test_load_row(dtype):
     assert not out[[0, 2]].any()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8, np.int8])
+@pytest.mark.parametrize("other", [None, 0.5, -1, 256, np.nan, np.inf, -np.inf, 1e30])
+def test_measure_rows(dtype, other):
+    rows = np.random.default_rng(0).integers(0, 128, (5, 7)).astype(dtype)
+    rows[0, :2] = 0, 127 if dtype == np.int8 else 255
+    if other is not None and np.can_cast(np.min_scalar_type(other), dtype):
+        rows[3, 6] = other
+    mean = np.arange(7).astype(np.float64 if dtype == np.float64 else np.float32)
+    out, norms = np.empty(rows.shape, mean.dtype), np.empty(5, mean.dtype)
+    assert _kernels.measure_rows(rows, mean, out, norms) == reference.are_bytes(rows)
+    expected = np.array([reference.load_row(rows, i, mean) for i in range(5)])
+    np.testing.assert_array_equal(out, expected.astype(mean.dtype))
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.testing.assert_allclose(norms, (expected**2).sum(axis=1).astype(mean.dtype), rtol=1e-6)
+
+
 # -- random partition trees ------------------------------------------------------------------------------------------
 
 

@@ -95,10 +95,11 @@ def test_the_same_bits_on_any_number_of_threads(X, metric):
 
 def test_it_is_as_good_as_in_memory(X):
     within, limited = (
-        ClosureKMeans(1000, memory_limit=memory, random_state=0).fit(X) for memory in (None, limit(X, 12))
+        [ClosureKMeans(1000, memory_limit=memory, random_state=seed).fit(X) for seed in range(3)]
+        for memory in (None, limit(X, 12))
     )
-    assert limited.inertia_ < 1.003 * within.inertia_
-    assert limited.history_[-1].accuracy > 0.95
+    assert sum(model.inertia_ for model in limited) < 1.003 * sum(model.inertia_ for model in within)
+    assert min(model.history_[-1].accuracy for model in limited) > 0.95
 
 
 def test_borders_are_none_for_clusters(X, monkeypatch):

@@ -106,6 +106,18 @@ def load_row(rows: Array, i: int, mean: Array, out: Array, place: int) -> Any:
 
 
 @kernel
+def measure_rows(rows: Array, mean: Array, shifted: Array, norms: Array) -> bool:
+    """Rows shifted by the mean, and their squared norms; whether all values are whole numbers from 0 to 255."""
+    in_bytes = True
+    for i in range(rows.shape[0]):
+        norms[i] = load_row(rows, i, mean, shifted, i)
+        for t in range(rows.shape[1]):
+            value = rows[i, t]
+            in_bytes &= (value >= 0) & (value <= 255) & (value == np.floor(value))
+    return in_bytes
+
+
+@kernel
 def fetch_ahead(rows: Array, order: Array, place: int) -> None:
     """Ask for the row that will be read some places later, when rows are read in a given order."""
     fetch_row(rows, order[min(place + ROWS_AHEAD, order.shape[0] - 1)])

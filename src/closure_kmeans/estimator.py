@@ -26,6 +26,7 @@ from closure_kmeans.neighborhoods import (
     Grow,
     KeptNeighborhoods,
     Neighborhoods,
+    neighboring_cells,
     suitable_leaf_size,
 )
 from closure_kmeans.points import Points, grow_leaves, precision
@@ -389,7 +390,9 @@ class ClosureKMeans(BaseKMeans):
         if kind == "all":
             return AllClusters(n_points)
         if kind == "fresh":
-            return FreshNeighborhoods(grow, leaf_size, n_points, self.target_accuracy)
+            from_cells = self.leaf_size is None and isinstance(self.init, str) and self.init == "tree"
+            first = neighboring_cells(n_points, self.n_clusters) if from_cells else None
+            return FreshNeighborhoods(grow, leaf_size, n_points, self.target_accuracy, first)
         return KeptNeighborhoods(grow, leaf_size, self.max_trees, adaptive=self.adaptive, min_fall=self.min_fall)
 
     def _leaf_size(self, n_points: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from closure_kmeans import _compiled as _kernels
 from closure_kmeans._arrays import empty_rows
 from closure_kmeans._parallel import Threads
 from closure_kmeans.partition import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
@@ -120,19 +121,21 @@ def arrange_points(
     else:
         coordinates, origin, axes = np.ascontiguousarray(stored), mean, None
     norms = np.empty(len(X), dtype)
-    look = X.dtype == np.float32 and are_bytes(sample)
+    widened = np.dtype(np.float32) if X.dtype == np.float16 else X.dtype
 
     def measure(first: int, last: int) -> bool:
-        block = shifted(X[first:last], mean)
-        np.einsum("ij,ij->i", block, block, out=norms[first:last])
+        rows = np.require(X[first:last], widened, ["C", "W"])  # of one kind, or code is compiled for each
+        block = np.empty(rows.shape, dtype)
+        in_bytes: bool = _kernels.measure_rows(rows, mean, block, norms[first:last])
         if axes is not None:
             np.dot(block, axes, out=coordinates[first:last])
-        return look and are_bytes(X[first:last])
+        return in_bytes
 
     in_bytes = all(threads.for_each_block(measure, len(X), rows_per_block(X)))
     check_values(X, 4 * norms)  # as large as a squared distance can be
     check_weights(weights, norms)
     tree = grow_partition(coordinates, origin, n_cells, rng, threads)
+    in_bytes = in_bytes and X.dtype == np.float32
     rows = reorder(stored, tree.members, np.uint8 if in_bytes else stored.dtype, threads)
     points = Points(
         rows=rows,
@@ -162,10 +165,12 @@ def reorder(rows: NDArray[Any], order: NDArray[np.int32], dtype: DTypeLike, thre
     result = empty_rows(rows.shape, dtype)
 
     def copy(first: int, last: int) -> None:
-        if result.dtype == rows.dtype and rows.flags.c_contiguous:  # it would copy them all otherwise
+        if not rows.flags.c_contiguous:  # NumPy would copy them all
+            result[first:last] = rows[order[first:last]]
+        elif result.dtype == rows.dtype:
             np.take(rows, order[first:last], axis=0, out=result[first:last], mode="clip")
         else:
-            result[first:last] = rows[order[first:last]]
+            result[first:last] = np.take(rows, order[first:last], axis=0, mode="clip")
 
     threads.for_each_block(copy, len(rows), rows_per_block(rows))
     return result
