@@ -153,7 +153,7 @@ def steps(state: State, n_clusters: int, tree_dims: int | None, threads: Threads
         ),
         Step(
             "set-up: rows into another order",
-            lambda: reorder(points.rows, order, points.rows.dtype, threads),
+            lambda: reorder(points.rows, order, threads),
             bytes=n * (2 * d * item + 4),
             part="set-up",
         ),

@@ -1,6 +1,5 @@
 """What holds for every run: the theorems of section 3.2, and what the threads and the order of rows may not change."""
 
-import math
 import os
 import pickle
 import warnings
@@ -26,15 +25,9 @@ from closure_kmeans.datasets import load_sift
 from closure_kmeans.initialize import draw_rows
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.metrics import assignment_accuracy
-from closure_kmeans.neighborhoods import (
-    CELLS_TOGETHER,
-    LARGEST_LEAF,
-    FreshNeighborhoods,
-    KeptNeighborhoods,
-    neighboring_cells,
-)
-from closure_kmeans.partition import check_partition
-from closure_kmeans.points import arrange_points, grow_leaves
+from closure_kmeans.neighborhoods import LARGEST_LEAF, FreshNeighborhoods, KeptNeighborhoods
+from closure_kmeans.partition import RandomPartition, check_partition, cut_evenly, unite_leaves
+from closure_kmeans.points import CELLS_TOGETHER, arrange_points, grow_leaves
 
 MODES = {
     "default": {"neighborhoods": "fresh"},
@@ -429,30 +422,29 @@ def test_kept_trees_are_grown_once_and_fresh_ones_every_time():
 
 
 def test_the_first_partition_is_used_once_and_is_not_the_last_word():
-    def grow(leaf_size):
-        return leaf_size
-
-    cells = neighboring_cells(1000, 70)
-    fresh = FreshNeighborhoods(grow, 8, 1000, 0.9, first=cells)
+    cells = RandomPartition(np.arange(1000, dtype=np.int32), np.array([0, 1000]))
+    fresh = FreshNeighborhoods(lambda leaf_size: leaf_size, 100, 1000, 0.9, first=cells)
     assert fresh.partitions() == [cells]
-    assert fresh.expand(0.0, settled=True, accuracy=1.0)  # whatever it found: there are new trees
-    assert fresh.partitions() == [8]
+    assert fresh.expand(0.0, settled=True, accuracy=1.0)  # whatever it showed: new trees show more
+    assert fresh.partitions() == [100]
     assert not fresh.expand(0.0, settled=True, accuracy=1.0)
-    resumed = FreshNeighborhoods(grow, 8, 1000, 0.9, first=cells)
+    resumed = FreshNeighborhoods(lambda leaf_size: leaf_size, 100, 1000, 0.9, first=cells)
     resumed.restore(fresh.state())
-    assert resumed.partitions() == [8]
+    assert resumed.partitions() == [100]
 
 
-@given(n_cells=st.integers(1, 300), n_more=st.integers(0, 300))
-def test_neighboring_cells_are_a_partition_in_order(n_cells, n_more):
-    cells = neighboring_cells(n_cells + n_more, n_cells)
-    check_partition(cells)
-    assert (np.diff(cells.members) == 1).all()
-    assert len(cells.starts) - 1 == math.ceil(n_cells / CELLS_TOGETHER)
-    assert np.ptp(np.diff(cells.starts)) <= 1
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=30), seed=st.integers(0, 99), n_groups=st.integers(1, 30))
+def test_unite_leaves(sizes, seed, n_groups):
+    starts, order = np.append(0, np.cumsum(sizes)), np.random.default_rng(seed).permutation(len(sizes))
+    groups = RandomPartition(order, cut_evenly(len(sizes), min(n_groups, len(sizes))))
+    united = unite_leaves(starts, groups)
+    check_partition(united)
+    for (low, high), (first, last) in zip(pairwise(groups.starts), pairwise(united.starts), strict=True):
+        expected = [np.arange(starts[leaf], starts[leaf + 1]) for leaf in order[low:high]]
+        np.testing.assert_array_equal(united.members[first:last], np.concatenate(expected))
 
 
-def test_the_first_iteration_looks_at_the_cells_of_the_start():
+def test_the_first_iteration_looks_at_whole_cells_of_the_start():
     X = load_sift()[:3200]
 
     def first_candidates(**options):
@@ -460,7 +452,22 @@ def test_the_first_iteration_looks_at_the_cells_of_the_start():
 
     assert first_candidates() == CELLS_TOGETHER
     assert first_candidates(leaf_size=20) <= 20
-    assert first_candidates(init=np.arange(3200) % 320) > CELLS_TOGETHER + 1  # these are no cells
+    assert first_candidates(init=np.arange(3200) % 320) > CELLS_TOGETHER  # these are no cells
+
+
+def test_centers_are_extrapolated_after_two_iterations(monkeypatch):
+    """The way from the start does not count."""
+    moved = []
+
+    def extrapolated(clusters, previous, *arguments):
+        ahead = real(clusters, previous, *arguments)
+        moved.append(bool((ahead.centers != clusters.centers).any()))
+        return ahead
+
+    real = closure.extrapolated
+    monkeypatch.setattr(closure, "extrapolated", extrapolated)
+    ClosureKMeans(200, random_state=0, max_iter=4).fit(load_sift())
+    assert moved == [False, False, True, True]
 
 
 def test_fresh_leaves_double_when_settled_short_of_the_accuracy_wanted():

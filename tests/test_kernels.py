@@ -112,11 +112,16 @@ def test_measure_rows(dtype, other):
         rows[3, 6] = other
     mean = np.arange(7).astype(np.float64 if dtype == np.float64 else np.float32)
     out, norms = np.empty(rows.shape, mean.dtype), np.empty(5, mean.dtype)
-    assert _kernels.measure_rows(rows, mean, out, norms) == reference.are_bytes(rows)
+    in_bytes = np.empty(rows.shape, np.uint8)
+    fits = _kernels.measure_rows(rows, mean, out, norms, in_bytes)
+    assert fits == reference.are_bytes(rows)
+    if fits:
+        np.testing.assert_array_equal(in_bytes, rows)
     expected = np.array([reference.load_row(rows, i, mean) for i in range(5)])
     np.testing.assert_array_equal(out, expected.astype(mean.dtype))
     with np.errstate(over="ignore", invalid="ignore"):
         np.testing.assert_allclose(norms, (expected**2).sum(axis=1).astype(mean.dtype), rtol=1e-6)
+    assert not _kernels.measure_rows(rows, mean, out, norms, in_bytes[:0])
 
 
 # -- random partition trees ------------------------------------------------------------------------------------------

@@ -106,15 +106,23 @@ def load_row(rows: Array, i: int, mean: Array, out: Array, place: int) -> Any:
 
 
 @kernel
-def measure_rows(rows: Array, mean: Array, shifted: Array, norms: Array) -> bool:
-    """Rows shifted by the mean, and their squared norms; whether all values are whole numbers from 0 to 255."""
-    in_bytes = True
+def measure_rows(rows: Array, mean: Array, shifted: Array, norms: Array, in_bytes: Array) -> bool:
+    """Rows shifted by the mean, and their squared norms.
+
+    ``in_bytes``, unless it is empty, gets the rows themselves; whether it can hold them: whether all values are whole
+    numbers from 0 to 255.
+    """
+    fits: bool = in_bytes.shape[0] > 0
     for i in range(rows.shape[0]):
         norms[i] = load_row(rows, i, mean, shifted, i)
-        for t in range(rows.shape[1]):
-            value = rows[i, t]
-            in_bytes &= (value >= 0) & (value <= 255) & (value == np.floor(value))
-    return in_bytes
+        if fits:
+            for t in range(rows.shape[1]):
+                value = rows[i, t]
+                fits &= (value >= 0) & (value <= 255) & (value == np.floor(value))
+        if fits:
+            for t in range(rows.shape[1]):
+                in_bytes[i, t] = np.uint8(np.int32(rows[i, t]))
+    return fits
 
 
 @kernel

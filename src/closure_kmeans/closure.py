@@ -81,7 +81,9 @@ def cluster_by_closures(
         if extrapolate:
             if state.previous is not None and state.previous is not state.clusters.centers:
                 spare.append(state.previous)
-            improved = improved._replace(previous=state.clusters.centers)
+            # The way that centres come from the start says little about where they are heading.
+            started = state.previous is None
+            improved = improved._replace(previous=(improved if started else state).clusters.centers)
         if max_size is not None:
             too_large = bool((improved.clusters.sizes > max_size).any())
             improved = improved._replace(clusters=adapt_penalties(improved.clusters, max_size))
@@ -197,7 +199,7 @@ def extrapolated(
 
     Small clusters would overshoot and lose their points, so they stay where they are.
     """
-    if previous is None:
+    if previous is None or previous is clusters.centers:
         return clusters
     sizes = clusters.sizes * (n_points / clusters.sizes.sum())  # in points, whatever their weights
     reach = reach_of(sizes).astype(previous.dtype)[:, np.newaxis]

@@ -26,10 +26,9 @@ from closure_kmeans.neighborhoods import (
     Grow,
     KeptNeighborhoods,
     Neighborhoods,
-    neighboring_cells,
     suitable_leaf_size,
 )
-from closure_kmeans.points import Points, grow_leaves, precision
+from closure_kmeans.points import Points, group_cells, grow_leaves, precision
 from closure_kmeans.quantizer import SAMPLE_ROWS, sample_accuracy
 from closure_kmeans.recorder import Recorder
 from closure_kmeans.vectors import Rows, open_vectors
@@ -391,7 +390,7 @@ class ClosureKMeans(BaseKMeans):
             return AllClusters(n_points)
         if kind == "fresh":
             from_cells = self.leaf_size is None and isinstance(self.init, str) and self.init == "tree"
-            first = neighboring_cells(n_points, self.n_clusters) if from_cells else None
+            first = group_cells(points, self.n_clusters, rng, threads) if from_cells else None
             return FreshNeighborhoods(grow, leaf_size, n_points, self.target_accuracy, first)
         return KeptNeighborhoods(grow, leaf_size, self.max_trees, adaptive=self.adaptive, min_fall=self.min_fall)
 

@@ -2,9 +2,9 @@
 
 A point's neighbourhood is the union of the leaves that hold it (section 3.1). The paper grows trees and keeps them,
 all at once or one by one as they are needed (section 3.4). The default draws one new tree for every iteration, uses
-it and forgets it: over the iterations a point meets far more neighbours than kept trees could hold. The first needs no
-new tree: the points lie in the order of the one they start from. Where clusters are few there is no need of trees: to
-test all of them takes no longer.
+it and forgets it: over the iterations a point meets far more neighbours than kept trees could hold. At the start, whole
+cells of the first tree are neighbours, and a tree over cells costs nothing. Where clusters are few there is no need of
+trees: to test all of them takes no longer.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ from closure_kmeans.partition import RandomPartition, check_partition
 # A leaf should have this many points, times this power of the points that a cluster has: then it has about as many
 # clusters whatever their number is, and that number costs nothing.
 LEAF_POINTS, LEAF_POWER = 47, 0.4
-# Cells of the start that are looked at together in the first iteration: fewer clusters than a leaf has, for less than
-# half the time.
-CELLS_TOGETHER = 32
 # Leaves that are doubled for the sake of accuracy end here: what they miss then is not missed for want of neighbours.
 LARGEST_LEAF = 4096
 
@@ -43,12 +40,6 @@ def suitable_leaf_size(n_points: int, n_clusters: int) -> int:
     (118, 745)
     """
     return round(LEAF_POINTS * math.pow(n_points / n_clusters, LEAF_POWER))
-
-
-def neighboring_cells(n_points: int, n_cells: int) -> RandomPartition:
-    """Points in the order of a tree with so many cells, some cells together: a partition that costs nothing."""
-    n_leaves = -(-n_cells // CELLS_TOGETHER)
-    return RandomPartition(np.arange(n_points, dtype=np.int32), np.arange(n_leaves + 1) * n_points // n_leaves)
 
 
 class Neighborhoods(Protocol):

@@ -35,6 +35,24 @@ class RandomPartition(NamedTuple):
     open_to_all: bool = False  # whether points are tested with every cluster, not only with those in their leaf
 
 
+def cut_evenly(n_points: int, n_leaves: int) -> NDArray[np.int64]:
+    """Where leaves of equal size begin, and the last one ends: leaf l has the ranks from l n / n_leaves on."""
+    return np.arange(n_leaves + 1, dtype=np.int64) * n_points // n_leaves
+
+
+def unite_leaves(starts: NDArray[np.int64], groups: RandomPartition) -> RandomPartition:
+    """Leaves in groups, as a partition of the points, which lie in the order of the leaves.
+
+    >>> unite_leaves(np.array([0, 2, 3, 5]), RandomPartition(np.array([2, 0, 1]), np.array([0, 2, 3])))
+    RandomPartition(members=array([3, 4, 0, 1, 2], dtype=int32), starts=array([0, 4, 5]), open_to_all=False)
+    """
+    sizes = np.diff(starts)[groups.members]
+    ends = np.append(0, np.cumsum(sizes))
+    members = np.repeat((starts[groups.members] - ends[:-1]).astype(np.int32), sizes)
+    members += np.arange(len(members), dtype=np.int32)
+    return RandomPartition(members, ends[groups.starts])
+
+
 def check_partition(partition: RandomPartition) -> None:
     """A partition from elsewhere must be one: every point in one leaf."""
     members, starts = partition.members, partition.starts
@@ -64,7 +82,7 @@ def grow_partition(
         At most n. Leaf l gets the points of ranks l n / n_leaves to (l + 1) n / n_leaves.
     """
     n_points = len(rows)
-    starts = np.arange(n_leaves + 1, dtype=np.int64) * n_points // n_leaves
+    starts = cut_evenly(n_points, n_leaves)
     members = np.arange(n_points, dtype=np.int32)
     draws = rng.random(N_DRAWS)
     nodes = np.array([0, n_leaves], dtype=np.int64)

@@ -16,11 +16,21 @@ from numpy.typing import DTypeLike, NDArray
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._arrays import empty_rows
 from closure_kmeans._parallel import Threads
-from closure_kmeans.partition import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
+from closure_kmeans.partition import (
+    DATA_SAMPLE,
+    RandomPartition,
+    cut_evenly,
+    grow_partition,
+    principal_axes,
+    unite_leaves,
+)
 from closure_kmeans.vectors.rows import Rows
 
 # Values widened at a time: some megabytes.
 BLOCK_VALUES = 1 << 20
+# Cells of the first tree that are kept together for the first iteration: fewer clusters than a leaf will have, but for
+# less than half the time.
+CELLS_TOGETHER = 32
 # Values mixed at a time: they take eight bytes each, several times over.
 HASHED_VALUES = 1 << 16
 
@@ -114,37 +124,49 @@ def arrange_points(
     sample = X[np.sort(rng.choice(len(X), min(len(X), DATA_SAMPLE), replace=False))].astype(dtype)
     mean = mean_of(sample)
     check_values(X, mean)
-    stored = X.view(np.uint16) if X.dtype == np.float16 else X
+    axes, origin = None, mean
     if n_axes is not None and n_axes < X.shape[1]:
         axes = principal_axes(sample - mean, n_axes, int(rng.integers(2**31)))
-        coordinates, origin = empty_rows((len(X), axes.shape[1]), dtype), np.zeros(axes.shape[1], dtype)
-    else:
-        coordinates, origin, axes = np.ascontiguousarray(stored), mean, None
-    norms = np.empty(len(X), dtype)
-    widened = np.dtype(np.float32) if X.dtype == np.float16 else X.dtype
-
-    def measure(first: int, last: int) -> bool:
-        rows = np.require(X[first:last], widened, ["C", "W"])  # of one kind, or code is compiled for each
-        block = np.empty(rows.shape, dtype)
-        in_bytes: bool = _kernels.measure_rows(rows, mean, block, norms[first:last])
-        if axes is not None:
-            np.dot(block, axes, out=coordinates[first:last])
-        return in_bytes
-
-    in_bytes = all(threads.for_each_block(measure, len(X), rows_per_block(X)))
+        origin = np.zeros(axes.shape[1], dtype)
+    held, coordinates, norms = measure_points(X, mean, axes, are_bytes(sample), threads)
     check_values(X, 4 * norms)  # as large as a squared distance can be
     check_weights(weights, norms)
     tree = grow_partition(coordinates, origin, n_cells, rng, threads)
-    in_bytes = in_bytes and X.dtype == np.float32
-    rows = reorder(stored, tree.members, np.uint8 if in_bytes else stored.dtype, threads)
+    rows = reorder(held, tree.members, threads)
+    del held
     points = Points(
         rows=rows,
         mean=mean,
         weights=weights[tree.members] if len(weights) > 1 else weights,
-        coordinates=rows if axes is None else reorder(coordinates, tree.members, dtype, threads),
+        coordinates=rows if axes is None else reorder(coordinates, tree.members, threads),
         origin=origin,
     )
     return points, tree
+
+
+def measure_points(
+    X: NDArray[Any], mean: NDArray[Any], axes: NDArray[Any] | None, may_be_bytes: bool, threads: Threads
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """The rows as they are held, their coordinates, and the squared norms of what they are but for the mean."""
+    norms = np.empty(len(X), mean.dtype)
+    coordinates = empty_rows((len(X), 0 if axes is None else axes.shape[1]), mean.dtype)
+    look = may_be_bytes and X.dtype == np.float32
+    in_bytes = empty_rows((len(X) if look else 0, X.shape[1]), np.uint8)
+    widened = np.dtype(np.float32) if X.dtype == np.float16 else X.dtype
+
+    def measure(first: int, last: int) -> bool:
+        rows = np.require(X[first:last], widened, ["C", "W"])  # of one kind, or code is compiled for each
+        block = np.empty(rows.shape, mean.dtype)
+        fits: bool = _kernels.measure_rows(rows, mean, block, norms[first:last], in_bytes[first:last])
+        if axes is not None:
+            np.dot(block, axes, out=coordinates[first:last])
+        return fits
+
+    if all(threads.for_each_block(measure, len(X), rows_per_block(X))):
+        held = in_bytes
+    else:
+        held = X.view(np.uint16) if X.dtype == np.float16 else X
+    return held, np.ascontiguousarray(held) if axes is None else coordinates, norms
 
 
 def mean_of(sample: NDArray[Any]) -> NDArray[Any]:
@@ -160,17 +182,25 @@ def grow_leaves(points: Points, rng: np.random.Generator, threads: Threads, leaf
     return grow_partition(points.coordinates, points.origin, n_leaves, rng, threads)
 
 
-def reorder(rows: NDArray[Any], order: NDArray[np.int32], dtype: DTypeLike, threads: Threads) -> NDArray[Any]:
-    """The rows in a given order, as a new array of a dtype that holds their values."""
-    result = empty_rows(rows.shape, dtype)
+def group_cells(points: Points, n_cells: int, rng: np.random.Generator, threads: Threads) -> RandomPartition:
+    """A random partition of the points that keeps the cells of the first tree whole, and neighbouring cells together.
+
+    The tree for it has one point of each cell, and takes no time beside one that has them all.
+    """
+    starts = cut_evenly(len(points.rows), n_cells)
+    n_leaves = -(-n_cells // CELLS_TOGETHER)
+    return unite_leaves(starts, grow_partition(points.coordinates[starts[:-1]], points.origin, n_leaves, rng, threads))
+
+
+def reorder(rows: NDArray[Any], order: NDArray[np.int32], threads: Threads) -> NDArray[Any]:
+    """The rows in a given order, as a new array."""
+    result = empty_rows(rows.shape, rows.dtype)
 
     def copy(first: int, last: int) -> None:
-        if not rows.flags.c_contiguous:  # NumPy would copy them all
-            result[first:last] = rows[order[first:last]]
-        elif result.dtype == rows.dtype:
+        if rows.flags.c_contiguous:  # it would copy them all otherwise
             np.take(rows, order[first:last], axis=0, out=result[first:last], mode="clip")
         else:
-            result[first:last] = np.take(rows, order[first:last], axis=0, mode="clip")
+            result[first:last] = rows[order[first:last]]
 
     threads.for_each_block(copy, len(rows), rows_per_block(rows))
     return result
