@@ -32,7 +32,7 @@ from closure_kmeans.closure import assign_by_closures
 from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.neighborhoods import suitable_leaf_size
 from closure_kmeans.partition import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
-from closure_kmeans.points import Points, arrange_points, reorder
+from closure_kmeans.points import Points, arrange_points, measure_points, reorder
 
 PRODUCT_SIZE = 3072
 COPY_BYTES = 1 << 28
@@ -162,26 +162,13 @@ def steps(state: State, n_clusters: int, tree_dims: int | None, threads: Threads
         axes = Step("set-up: principal axes", lambda: principal_axes(sample, tree_dims, 0), part="set-up")
         projection = Step(
             "set-up: norms and projection",
-            lambda: project(state.X, points, np.eye(d, tree_dims, dtype=points.mean.dtype), threads),
+            lambda: measure_points(state.X, points.mean, np.eye(d, tree_dims, dtype=points.mean.dtype), False, threads),
             flops=n * d * (2 * tree_dims + 2),
             bytes=n * (d * item + tree_dims * 4 + 4),
             part="set-up",
         )
         found += [axes, projection]
     return found
-
-
-def project(X: NDArray[Any], points: Points, axes: NDArray[Any], threads: Threads) -> None:
-    """What ``arrange_points`` does with each block of rows, which is not a function of its own."""
-    norms = np.empty(len(X), axes.dtype)
-    coordinates = np.empty((len(X), axes.shape[1]), axes.dtype)
-
-    def measure(first: int, last: int) -> None:
-        block = np.subtract(X[first:last], points.mean, dtype=axes.dtype)
-        np.einsum("ij,ij->i", block, block, out=norms[first:last])
-        np.dot(block, axes, out=coordinates[first:last])
-
-    threads.for_each_block(measure, len(X), -(-(1 << 20) // X.shape[1]))
 
 
 def take_turns(measured: list[Step], repeats: int) -> None:

@@ -14,13 +14,16 @@ from benchmarks import data
 from benchmarks.job import Job, identity, run_job
 from benchmarks.results import FOLDER, Row, markdown_table, run_missing
 from benchmarks.rivals.report import INFINITY, pair_repeats, percent, time_to_reach
+from closure_kmeans.neighborhoods import suitable_leaf_size
 
 DEFAULT = "default"
+FIRST_TREE = "a tree over all points in the first iteration"  # by asking for the leaves of the other iterations
 VARIATIONS: dict[str, dict[str, Any]] = {
     DEFAULT: {},
     "kept trees, not fresh ones": {"neighborhoods": "kept"},
     "Lloyd's rule, not Hartigan's": {"rule": "lloyd"},
     "centres not extrapolated": {"extrapolate": False},
+    FIRST_TREE: {},
     "leaves not grown for accuracy": {"target_accuracy": 0},
     "tol 0.002": {"tol": 0.002},
     "tol 0.0001": {"tol": 0.0001},
@@ -95,6 +98,7 @@ def main() -> None:
     wanted = min(arguments.rows, 100_000) if arguments.quick else arguments.rows
     n_rows = min(wanted, data.count_sift(arguments.data))
     n_clusters = max(2, arguments.clusters * n_rows // arguments.rows)
+    variations = VARIATIONS | {FIRST_TREE: {"leaf_size": suitable_leaf_size(n_rows, n_clusters)}}
     jobs = [
         Job(
             method=arguments.method,
@@ -105,7 +109,7 @@ def main() -> None:
             source=arguments.data,
             repeat=repeat,
             seed=repeat + 1,
-            parameters=VARIATIONS[label],
+            parameters=variations[label],
             label=label,
         )
         for repeat in range(arguments.repeats)

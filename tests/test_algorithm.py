@@ -7,6 +7,7 @@ from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from threading import Event
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
+import closure_kmeans
 from closure_kmeans import ClosureKMeans, _parallel, closure, clusters
 from closure_kmeans._arrays import ALIGNMENT, empty_rows, largest
 from closure_kmeans._parallel import Threads
@@ -27,7 +29,7 @@ from closure_kmeans.iteration import Clustering
 from closure_kmeans.metrics import assignment_accuracy
 from closure_kmeans.neighborhoods import LARGEST_LEAF, FreshNeighborhoods, KeptNeighborhoods
 from closure_kmeans.partition import RandomPartition, check_partition, cut_evenly, unite_leaves
-from closure_kmeans.points import CELLS_TOGETHER, arrange_points, grow_leaves
+from closure_kmeans.points import arrange_points, grow_leaves
 
 MODES = {
     "default": {"neighborhoods": "fresh"},
@@ -445,14 +447,38 @@ def test_unite_leaves(sizes, seed, n_groups):
 
 
 def test_the_first_iteration_looks_at_whole_cells_of_the_start():
-    X = load_sift()[:3200]
+    X = load_sift()
 
-    def first_candidates(**options):
-        return ClosureKMeans(320, random_state=0, **options).fit(X).history_[0].n_candidates
+    def first_candidates(k, **options):
+        return ClosureKMeans(k, random_state=0, max_iter=1, **options).fit(X).history_[0].n_candidates
 
-    assert first_candidates() == CELLS_TOGETHER
-    assert first_candidates(leaf_size=20) <= 20
-    assert first_candidates(init=np.arange(3200) % 320) > CELLS_TOGETHER  # these are no cells
+    assert first_candidates(2048) == 32
+    assert first_candidates(2048, leaf_size=20) <= 20
+    assert first_candidates(2048, init=np.arange(len(X)) % 2048) > 40  # these are no cells
+    assert first_candidates(2000) > 40  # too few
+
+
+@settings(max_examples=60)
+@given(X=rows(), weighted=st.booleans(), data=st.data())
+def test_groups_of_cells_keep_the_promises(X, weighted, data):
+    k = draw_k(data, X)
+    weights = np.random.default_rng(0).choice([0.25, 1.0, 4.0], len(X)) if weighted else None
+    starts = []
+
+    def remember(*arguments):
+        starts.append(begin(*arguments))
+        return starts[-1]
+
+    with (
+        mock.patch.multiple(closure_kmeans.points, CELLS_TOGETHER=2, FEW_CELLS=1),
+        mock.patch.object(closure_kmeans.estimator, "begin", remember),
+    ):
+        fits = [model(k, tol=0, max_iter=20, n_jobs=n_jobs).fit(X, sample_weight=weights) for n_jobs in (1, 2)]
+    history = [starts[0].clusters.inertia, *(record.inertia for record in fits[0].history_)]
+    assert all(after <= before for before, after in pairwise(history))
+    np.testing.assert_array_equal(np.unique(fits[0].labels_), np.arange(k))
+    np.testing.assert_array_equal(fits[0].labels_, fits[1].labels_)
+    np.testing.assert_array_equal(fits[0].cluster_centers_, fits[1].cluster_centers_)
 
 
 def test_centers_are_extrapolated_after_two_iterations(monkeypatch):

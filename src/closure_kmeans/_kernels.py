@@ -107,10 +107,9 @@ def load_row(rows: Array, i: int, mean: Array, out: Array, place: int) -> Any:
 
 @kernel
 def measure_rows(rows: Array, mean: Array, shifted: Array, norms: Array, in_bytes: Array) -> bool:
-    """Rows shifted by the mean, and their squared norms.
+    """Rows shifted by the mean, and their squared norms; ``in_bytes``, unless it is empty, gets the rows themselves.
 
-    ``in_bytes``, unless it is empty, gets the rows themselves; whether it can hold them: whether all values are whole
-    numbers from 0 to 255.
+    Returns whether it holds them: whether all values are whole numbers from 0 to 255.
     """
     fits: bool = in_bytes.shape[0] > 0
     for i in range(rows.shape[0]):

@@ -197,9 +197,10 @@ def extrapolated(
 ) -> Clusters:
     """Where the centres are heading: as far ahead again as they came since the iteration before.
 
-    Small clusters would overshoot and lose their points, so they stay where they are.
+    Small clusters would overshoot and lose their points, so they stay where they are. In the first two iterations all
+    do.
     """
-    if previous is None or previous is clusters.centers:
+    if previous is None or previous is clusters.centers:  # of a fit resumed then it is a copy: they go nowhere
         return clusters
     sizes = clusters.sizes * (n_points / clusters.sizes.sum())  # in points, whatever their weights
     reach = reach_of(sizes).astype(previous.dtype)[:, np.newaxis]

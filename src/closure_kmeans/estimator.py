@@ -73,7 +73,8 @@ class ClosureKMeans(BaseKMeans):
         it goes on with leaves of twice the size. 0 never does.
     leaf_size : int, default=None
         Points in a leaf of a tree. Larger leaves find better clusters in an iteration, and take longer. By default 47
-        times the power 0.4 of the points that a cluster has on average: 118 for ten of them, 745 for a thousand.
+        times the power 0.4 of the points that a cluster has on average: 118 for ten of them, 745 for a thousand. Beyond
+        2,000 clusters, a fit in memory that starts from a tree then groups whole cells of it in the first iteration.
     neighborhoods : {"auto", "fresh", "kept", "all"}, default="auto"
         Which clusters a point is tested with: those of its neighbours in one new tree in every iteration, used and
         forgotten ("fresh"); in the paper's trees, kept and united ("kept"); or all clusters ("all"). "auto" is "all" up

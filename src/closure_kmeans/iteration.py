@@ -41,7 +41,8 @@ class Clustering(NamedTuple):
 
     labels: Any  # (n,) array of int32, or what stands for it where the points are elsewhere
     clusters: Clusters
-    previous: NDArray[Any] | None = None  # (k, d) the centres an iteration ago, where the next looks back at them
+    # (k, d) the centres an iteration ago, where the next looks back at them; after the first iteration the present ones
+    previous: NDArray[Any] | None = None
 
 
 class Step(NamedTuple):

@@ -85,10 +85,10 @@ class FreshNeighborhoods:
 
     def partitions(self) -> list[RandomPartition]:
         """A partition that no iteration has seen."""
-        return [self._first or self._grow(self._leaf_size)]
+        return [self._grow(self._leaf_size) if self._first is None else self._first]
 
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
-        """After the first come new ones. Double the leaves if they are too small for the accuracy wanted."""
+        """New trees after a first partition that was given; larger leaves for the accuracy wanted."""
         if self._first is not None:
             self._first = None
             return True
@@ -103,7 +103,7 @@ class FreshNeighborhoods:
         return {"leaf_size": np.array([self._leaf_size])}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Leaves of a size; the first iteration was before."""
+        """Leaves of a size; the first iteration is over."""
         self._first = None
         (self._leaf_size,) = state["leaf_size"].tolist()
         if not self._leaf_size > 0:

@@ -28,9 +28,9 @@ from closure_kmeans.vectors.rows import Rows
 
 # Values widened at a time: some megabytes.
 BLOCK_VALUES = 1 << 20
-# Cells of the first tree that are kept together for the first iteration: fewer clusters than a leaf will have, but for
-# less than half the time.
-CELLS_TOGETHER = 32
+# Cells of the first tree that are kept together for the first iteration: fewer clusters than a leaf will have, so that
+# it takes less than half as long. Few cells would make too few groups for many threads to share.
+CELLS_TOGETHER, FEW_CELLS = 32, 2000
 # Values mixed at a time: they take eight bytes each, several times over.
 HASHED_VALUES = 1 << 16
 
@@ -123,17 +123,19 @@ def arrange_points(
     dtype = precision(X.dtype)
     sample = X[np.sort(rng.choice(len(X), min(len(X), DATA_SAMPLE), replace=False))].astype(dtype)
     mean = mean_of(sample)
-    check_values(X, mean)
+    centred = shifted(sample, mean)
+    check_values(X, np.einsum("ij,ij->i", centred, centred))
     axes, origin = None, mean
     if n_axes is not None and n_axes < X.shape[1]:
-        axes = principal_axes(sample - mean, n_axes, int(rng.integers(2**31)))
+        axes = principal_axes(centred, n_axes, int(rng.integers(2**31)))
         origin = np.zeros(axes.shape[1], dtype)
-    held, coordinates, norms = measure_points(X, mean, axes, are_bytes(sample), threads)
+    may_be_bytes = X.dtype == np.float32 and are_bytes(sample)
+    held, coordinates, norms = measure_points(X, mean, axes, may_be_bytes, threads)
     check_values(X, 4 * norms)  # as large as a squared distance can be
     check_weights(weights, norms)
     tree = grow_partition(coordinates, origin, n_cells, rng, threads)
     rows = reorder(held, tree.members, threads)
-    del held
+    del held  # before the coordinates are copied
     points = Points(
         rows=rows,
         mean=mean,
@@ -147,15 +149,14 @@ def arrange_points(
 def measure_points(
     X: NDArray[Any], mean: NDArray[Any], axes: NDArray[Any] | None, may_be_bytes: bool, threads: Threads
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The rows as they are held, their coordinates, and the squared norms of what they are but for the mean."""
+    """The rows as they are held, their coordinates, and the squared norms of the rows less the mean."""
     norms = np.empty(len(X), mean.dtype)
     coordinates = empty_rows((len(X), 0 if axes is None else axes.shape[1]), mean.dtype)
-    look = may_be_bytes and X.dtype == np.float32
-    in_bytes = empty_rows((len(X) if look else 0, X.shape[1]), np.uint8)
+    in_bytes = empty_rows((len(X) if may_be_bytes else 0, X.shape[1]), np.uint8)
     widened = np.dtype(np.float32) if X.dtype == np.float16 else X.dtype
 
     def measure(first: int, last: int) -> bool:
-        rows = np.require(X[first:last], widened, ["C", "W"])  # of one kind, or code is compiled for each
+        rows = np.require(X[first:last], widened, ["A", "C", "W"])  # of one kind, or code is compiled for each
         block = np.empty(rows.shape, mean.dtype)
         fits: bool = _kernels.measure_rows(rows, mean, block, norms[first:last], in_bytes[first:last])
         if axes is not None:
@@ -182,14 +183,15 @@ def grow_leaves(points: Points, rng: np.random.Generator, threads: Threads, leaf
     return grow_partition(points.coordinates, points.origin, n_leaves, rng, threads)
 
 
-def group_cells(points: Points, n_cells: int, rng: np.random.Generator, threads: Threads) -> RandomPartition:
+def group_cells(points: Points, n_cells: int, rng: np.random.Generator, threads: Threads) -> RandomPartition | None:
     """A random partition of the points that keeps the cells of the first tree whole, and neighbouring cells together.
 
-    The tree for it has one point of each cell, and takes no time beside one that has them all.
+    The tree for it has one point of each cell, and takes no time beside one that has them all. None for few cells.
     """
-    starts = cut_evenly(len(points.rows), n_cells)
-    n_leaves = -(-n_cells // CELLS_TOGETHER)
-    return unite_leaves(starts, grow_partition(points.coordinates[starts[:-1]], points.origin, n_leaves, rng, threads))
+    if n_cells <= FEW_CELLS:
+        return None
+    starts, n_groups = cut_evenly(len(points.rows), n_cells), -(-n_cells // CELLS_TOGETHER)
+    return unite_leaves(starts, grow_partition(points.coordinates[starts[:-1]], points.origin, n_groups, rng, threads))
 
 
 def reorder(rows: NDArray[Any], order: NDArray[np.int32], threads: Threads) -> NDArray[Any]:

@@ -181,6 +181,7 @@ class Driver:
 
     def step(self, extrapolate: bool, hartigan: bool, spare: list[NDArray[Any]], state: Clustering) -> Step:
         """One assignment and one update; the distortion does not rise (theorem 1)."""
+        # The way that centres come from the start says little about where they are heading.
         ahead = None if extrapolate and self._iteration > 1 else state.clusters
         return take_step(
             self._points,
