@@ -13,7 +13,7 @@ from closure_kmeans.datasets import load_sift
 
 @pytest.fixture(scope="module")
 def fitted():
-    return ClosureKMeans(800, random_state=0, max_iter=5).fit(load_sift()[:8000])
+    return ClosureKMeans(800, random_state=0).fit(load_sift()[:8000])
 
 
 @pytest.fixture

@@ -79,11 +79,12 @@ def cluster_by_closures(
         outcome = advance(state, ahead, neighborhoods.partitions(), hartigan, threads, spare)
         improved = outcome.state
         if extrapolate:
-            if state.previous is not None and state.previous is not state.clusters.centers:
-                spare.append(state.previous)
-            # The way that centres come from the start says little about where they are heading.
-            started = state.previous is None
-            improved = improved._replace(previous=(improved if started else state).clusters.centers)
+            previous, unused = state.clusters.centers, state.previous
+            if unused is None:  # the way that centres come from the start says little about where they are heading
+                previous, unused = improved.clusters.centers, state.clusters.centers
+            if unused is not previous:
+                spare.append(unused)
+            improved = improved._replace(previous=previous)
         if max_size is not None:
             too_large = bool((improved.clusters.sizes > max_size).any())
             improved = improved._replace(clusters=adapt_penalties(improved.clusters, max_size))
