@@ -108,7 +108,7 @@ def perform(job: Job) -> Row:
     warm_up_seconds = warm_up(method, rows, job)
     gc.collect()
     if not job.memory_mapped:  # it would take the place of what is mapped
-        touch_memory(16 * rows.size)
+        touch_memory(4 * np.dtype(np.float32).itemsize * rows.size)
     with PeakMemory() as memory:
         outcome = method.run(as_task(job, rows))
     return about(job) | {
@@ -145,8 +145,8 @@ def warm_up(method: Method, rows: NDArray[Any], job: Job) -> float:
 def touch_memory(n_bytes: int) -> None:
     """Use some memory and give it back, at most a quarter of what is free.
 
-    A virtual machine gets its memory as it is first used, up to a millisecond for a megabyte: that is no method's. Four
-    times the rows as float32 are more than any method here takes, where memory is not what it is chosen for.
+    A virtual machine gets its memory as it is first used, up to a millisecond for a megabyte, which is no method's
+    doing. Hardly a method takes more than four times its rows as float32.
     """
     np.ones(min(n_bytes, psutil.virtual_memory().available // 4), np.uint8)
 

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from closure_kmeans._arrays import empty_rows
 from closure_kmeans._parallel import Threads
-from closure_kmeans.partition import grow_partition, principal_axes
+from closure_kmeans.partition import cut_evenly, grow_partition, principal_axes
 from closure_kmeans.points import (
     Points,
     are_bytes,
@@ -278,7 +278,7 @@ def refine_layout(
     """Order each slab by a tree of its own, whose leaves are the first clusters, and divide the file into cells."""
     n_points = len(stored.order)
     n_slabs = -(-n_points // stored.slab_size)
-    borders = np.arange(n_slabs + 1) * n_points // n_slabs
+    borders = cut_evenly(n_points, n_slabs)
     labels = np.empty(n_points, np.int32)
     memory = slab_memory(stored.points, stored.axes, stored.slab_size)
     middles, starts = [], [np.zeros(1, np.int64)]

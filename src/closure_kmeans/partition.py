@@ -35,9 +35,13 @@ class RandomPartition(NamedTuple):
     open_to_all: bool = False  # whether points are tested with every cluster, not only with those in their leaf
 
 
-def cut_evenly(n_points: int, n_leaves: int) -> NDArray[np.int64]:
-    """Where leaves of equal size begin, and the last one ends: leaf l has the ranks from l n / n_leaves on."""
-    return np.arange(n_leaves + 1, dtype=np.int64) * n_points // n_leaves
+def cut_evenly(n_points: int, n_pieces: int) -> NDArray[np.int64]:
+    """Where pieces begin that differ in size by at most one point, and where the last one ends.
+
+    >>> cut_evenly(10, 4)
+    array([ 0,  2,  5,  7, 10])
+    """
+    return np.arange(n_pieces + 1, dtype=np.int64) * n_points // n_pieces
 
 
 def unite_leaves(starts: NDArray[np.int64], groups: RandomPartition) -> RandomPartition:

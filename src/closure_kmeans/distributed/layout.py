@@ -36,7 +36,7 @@ from closure_kmeans.layout import (
     slab_memory,
     sort_into_cells,
 )
-from closure_kmeans.partition import grow_partition
+from closure_kmeans.partition import cut_evenly, grow_partition
 from closure_kmeans.points import Points, are_bytes, precision, unit_rows
 from closure_kmeans.quantizer import SAMPLE_ROWS
 from closure_kmeans.slabs import add_slab, no_totals
@@ -121,7 +121,7 @@ def lay_out(
         sizes += counts
         in_bytes &= shard_in_bytes
     dtype = np.dtype(np.uint8) if in_bytes else sample.dtype
-    starts = np.arange(n_partitions + 1) * n_points // n_partitions
+    starts = cut_evenly(n_points, n_partitions)
     stride = -(-n_points // SAMPLE_ROWS)
     cuts = cut_cells(sizes, starts)
     label_starts = n_clusters * starts // n_points
