@@ -207,24 +207,25 @@ def split_node(centers, node, axis, cut):
     return np.concatenate([node[left], node[~left]]), n_left
 
 
-def leaves_of(forest, tree, node):
+def leaves_of(forest, node):
     """The centres below a node."""
-    child = forest.children[tree, node]
-    return [-1 - child] if child < 0 else leaves_of(forest, tree, child) + leaves_of(forest, tree, child + 1)
+    other = forest.others[node]
+    return [other] if forest.axes[node] < 0 else leaves_of(forest, node + 1) + leaves_of(forest, other)
 
 
-def forest_candidates(row, forest, n_candidates, own=-1):
+def forest_candidates(row, forest, n_trees, n_candidates, own=-1):
     """The centres that the search meets, in their order: always the leaf below the nearest branch not yet taken."""
     met = [] if own < 0 else [own]
-    branches = [(0.0, tree, 0) for tree in range(len(forest.children))]
+    branches = [(0.0, tree * len(forest.axes) // n_trees) for tree in range(n_trees)]
     while len(met) < n_candidates and branches:
-        bound, tree, node = branches.pop(min(range(len(branches)), key=lambda i: branches[i][0]))
-        while (child := forest.children[tree, node]) > 0:
-            across = float(row[forest.axes[tree, node]]) - float(forest.cuts[tree, node])
-            node, other = (child, child + 1) if across < 0 else (child + 1, child)
-            branches.append((bound + across**2, tree, other))
-        if -1 - child not in met:
-            met.append(-1 - child)
+        bound, node = branches.pop(min(range(len(branches)), key=lambda i: branches[i][0]))
+        while (axis := forest.axes[node]) >= 0:
+            across = float(row[axis]) - float(forest.cuts[node])
+            children = node + 1, forest.others[node]
+            node, other = children if across < 0 else children[::-1]
+            branches.append((bound + across**2, other))
+        if forest.others[node] not in met:
+            met.append(forest.others[node])
     return met
 
 

@@ -43,7 +43,7 @@ def test_choose_cut(dtype, d):
     centers, node = make_centers(rng, dtype, 150, d), rng.permutation(150)[:120].astype(np.int32)
     for draw in np.linspace(0, 0.999, 7):
         for size in (2, 50, 120):
-            buffers = np.empty(d, dtype), np.empty(d, dtype)
+            buffers = np.empty(d, dtype), np.empty(d, np.float32)
             axis, cut = _kernels.choose_cut(centers, node[:size], draw, *buffers)
             expected = reference.choose_cut(
                 centers, node[:size], draw, _kernels.SPREAD_SAMPLE, min(_kernels.WIDEST_AXES, d)
@@ -73,19 +73,21 @@ def test_grow_trees(dtype, k, copies):
     if copies:
         centers[: k // 2] = centers[0]
     forest = make_forest(centers)
-    for tree in range(3):
-        assert sorted(reference.leaves_of(forest, tree, 0)) == list(range(k))
-        for node in np.flatnonzero(forest.children[tree] > 0):
-            child, axis, cut = (array[tree, node] for array in forest)
-            left, right = (centers[reference.leaves_of(forest, tree, one), axis] for one in (child, child + 1))
-            if not copies:
-                assert (left < cut).all()
-                assert (right >= cut).all()
+    size = 2 * k - 1
+    for root in range(0, 3 * size, size):
+        assert sorted(reference.leaves_of(forest, root)) == list(range(k))
+    for node in np.flatnonzero(forest.axes >= 0):
+        axis, cut, other = (array[node] for array in forest)
+        assert node // size == other // size  # of the same tree
+        left, right = (centers[reference.leaves_of(forest, one), axis] for one in (node + 1, other))
+        if not copies:
+            assert (left < cut).all()
+            assert (right >= cut).all()
 
 
 def test_trees_differ():
     forest = make_forest(make_centers(np.random.default_rng(0), np.float32, 50, 9), n_trees=6)
-    assert len({tree.tobytes() for tree in forest.axes}) == 6
+    assert len({tree.tobytes() for tree in np.split(forest.axes, 6)}) == 6
 
 
 @both_precisions
@@ -98,11 +100,11 @@ def test_search_forest(dtype, n_candidates, own_centers):
     own = {
         "none": np.full(50, -1, np.int32),
         "any": rng.integers(60, size=50).astype(np.int32),
-        "first met": np.array([reference.forest_candidates(row, forest, 1)[0] for row in rows], np.int32),
+        "first met": np.array([reference.forest_candidates(row, forest, 3, 1)[0] for row in rows], np.int32),
     }[own_centers]
     labels = np.full(50, -7, np.int32)
     n_pairs = _kernels.search_forest(rows, centers, forest, n_candidates, own, labels, 2, 49)
-    met = [reference.forest_candidates(rows[i], forest, min(n_candidates, 60), own[i]) for i in range(2, 49)]
+    met = [reference.forest_candidates(rows[i], forest, 3, min(n_candidates, 60), own[i]) for i in range(2, 49)]
     assert n_pairs == sum(map(len, met)) == 47 * min(n_candidates, 60)
     expected = [
         reference.nearest_candidate(rows[i], centers, some, own[i]) for i, some in zip(range(2, 49), met, strict=True)
@@ -113,19 +115,31 @@ def test_search_forest(dtype, n_candidates, own_centers):
         np.testing.assert_array_equal(expected, reference.search_nearest(rows[2:49], centers)[0])
 
 
-def test_the_queue_is_a_heap():
+@pytest.mark.parametrize("most", [1, 20, 32, 700])
+def test_the_queue(most):
+    """The branch of the smallest bound comes first, of several the one that was put first."""
     rng = np.random.default_rng(0)
-    bounds, nodes = np.empty(64, np.float32), np.empty(64, np.int64)
-    size, twin = 0, []
-    for step in range(300):
-        if size == 64 or (twin and rng.random() < 0.45):
-            assert bounds[0] == twin[0][0]
-            heapq.heappop(twin)
-            size = _kernels.drop_first(bounds, nodes, size)
-        else:
-            heapq.heappush(twin, (bound := np.float32(rng.random()), step))
-            size = _kernels.push(bounds, nodes, size, bound, step)
-        assert sorted(zip(bounds[:size], nodes[:size], strict=True)) == sorted(twin)
+    queue = _kernels.make_queue(most)
+    for _ in range(3):  # what was left in it is forgotten
+        n_put, twin = 0, []
+        while n_put < most or twin:
+            if n_put < most and (not twin or rng.random() < 0.6):
+                bound = np.float32(rng.choice([0, rng.random(), rng.integers(3), 1e30, np.inf]))
+                _kernels.put(queue, n_put, bound, 1000 + n_put)
+                heapq.heappush(twin, (bound, n_put))
+                n_put += 1
+            else:
+                place = _kernels.take_first(queue, n_put)
+                assert (queue.bounds[place], place) == heapq.heappop(twin)
+                assert queue.nodes[place] == 1000 + place
+
+
+def test_first_largest():
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 17, 300):
+        numbers = rng.integers(-9, 9, size).astype(np.int32)
+        assert _kernels.first_largest(numbers) == numbers.argmax()
+        assert _kernels.lowest_key(numbers.astype(np.int64), size // 2, size) == numbers[size // 2 :].min()
 
 
 def test_nearest_candidate_decides_what_rounding_leaves_open():

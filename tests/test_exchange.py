@@ -1,5 +1,8 @@
+import os
 import sqlite3
 import struct
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,6 +148,42 @@ def test_vise_words(model, rows, tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(FileFormatError, match="bowcluster"):
             read_vise_words(path)
+
+
+# What VISE reads of a file of words, as it is in memory then.
+VISE_READER = """
+#include "clst_centres.h"
+#include <cstdio>
+
+int main(int, char** arguments) {
+    clstCentres words(arguments[1], true);
+    fwrite(&words.numClst, sizeof(words.numClst), 1, stdout);
+    fwrite(&words.numDims, sizeof(words.numDims), 1, stdout);
+    fwrite(words.clstC_flat, sizeof(float), size_t(words.numClst) * words.numDims, stdout);
+}
+"""
+
+
+@pytest.mark.skipif("VISE_SOURCE" not in os.environ, reason="VISE_SOURCE does not name a checkout of VISE")
+def test_vise_reads_the_words(model, rows, tmp_path):
+    """VISE has no package to install: its own reader is built from a checkout."""
+    reader = Path(os.environ["VISE_SOURCE"], "src/search_engine/relja_retrival/indexing/clst_centres.cpp")
+    (tmp_path / "main.cpp").write_text(VISE_READER)
+    build = ["g++", "-O1", f"-I{reader.parent}", str(reader), "main.cpp", "-o", "reader"]
+    subprocess.run(build, cwd=tmp_path, check=True)
+    save_vise_words(tmp_path / "bowcluster.bin", model, len(rows))
+    read = subprocess.run(["./reader", "bowcluster.bin"], cwd=tmp_path, check=True, capture_output=True).stdout
+    k, d = struct.unpack_from("<2I", read)
+    np.testing.assert_array_equal(np.frombuffer(read, "<f4", offset=8).reshape(k, d), model.cluster_centers_)
+
+
+def test_more_words_than_vise_can_read(tmp_path):
+    """VISE holds the size of a file in 32 bits."""
+    model = ClosureKMeans(1, random_state=0).fit(np.zeros((1, 128), np.float32))
+    model.cluster_centers_ = np.broadcast_to(model.cluster_centers_, (2**23, 128))
+    with pytest.raises(ValueError, match="must be less than 4,294,967,296 bytes"):
+        save_vise_words(tmp_path / "bowcluster.bin", model, 2**23)
+    assert not any(tmp_path.iterdir())
 
 
 def test_the_trainer_that_opencv_dropped(rows):

@@ -99,11 +99,17 @@ def test_what_is_vertical_stays_vertical():
     assert found[0, 1] == 0
 
 
-def test_find_inliers():
-    rng = np.random.default_rng(0)
+def make_pairs(rng):
     keypoints = circles(rng, 20)
-    others = moved(keypoints, rng, noise=6)
-    pairs = np.array([(i, j) for i in range(20) for j in (i, (i + 7) % 20, i)])
+    return (
+        keypoints,
+        moved(keypoints, rng, noise=6),
+        np.array([(i, j) for i in range(20) for j in (i, (i + 7) % 20, i)]),
+    )
+
+
+def test_find_inliers():
+    keypoints, others, pairs = make_pairs(np.random.default_rng(0))
     transform = reference.transform_between(keypoints[3], others[3], 4)
     for tolerances in ((12.0, 12.0), (5.0, 100.0), (100.0, 9.0), (1.0, 1.0)):
         inliers = np.empty(len(pairs), np.int32)
@@ -115,18 +121,44 @@ def test_find_inliers():
         assert _kernels.find_inliers(keypoints, others, pairs, flat, (9.0, 9.0), inliers) == 0
 
 
-def test_count_carried():
-    rng = np.random.default_rng(0)
-    keypoints = circles(rng, 20)
-    others = moved(keypoints, rng, noise=6)
-    pairs = np.array([(i, j) for i in range(20) for j in (i, (i + 7) % 20, i)])
-    ends = np.vstack([keypoints[pairs[:, 0], :2].T, others[pairs[:, 1], :2].T]).astype(np.float64)
+def count_carried(keypoints, others, pairs, transform, tolerances):
+    ends = np.vstack([keypoints[pairs[:, 0], :2].T, others[pairs[:, 1], :2].T]).astype(np.float32)
+    sizes = float(abs(ends[:2]).max()), float(abs(ends[2:]).max())
+    return _kernels.count_carried(ends, sizes, transform, tolerances)
+
+
+@pytest.mark.parametrize("tolerances", [(12.0, 12.0), (5.0, 100.0), (100.0, 9.0), (1.0, 1.0)])
+def test_count_carried(tolerances):
+    """Exactly those that are carried into each other by a similarity, each by itself; by others at least those."""
+    keypoints, others, pairs = make_pairs(np.random.default_rng(0))
     transform = reference.transform_between(keypoints[3], others[3], 4)
-    for tolerances in ((12.0, 12.0), (5.0, 100.0), (100.0, 9.0), (1.0, 1.0)):
+    for sheared in (False, True):
+        transform[0, 1] += 0.4 * sheared
         alone = [reference.find_inliers(keypoints, others, pair[np.newaxis], transform, tolerances) for pair in pairs]
-        assert _kernels.count_carried(ends, transform, tolerances) == sum(map(len, alone))
+        n_carried = count_carried(keypoints, others, pairs, transform, tolerances)
+        assert n_carried >= sum(map(len, alone)) if sheared else n_carried == sum(map(len, alone))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6, 1e25])
+def test_count_carried_never_counts_too_few(scale):
+    """Pairs that are as far apart as is allowed, in pictures of any size."""
+    rng = np.random.default_rng(0)
+    keypoints = (scale * rng.uniform(-300, 300, (50, 4))).astype(np.float32)
+    pairs = np.column_stack([np.arange(50), np.arange(50)])
+    for _ in range(20):
+        transform = np.column_stack([rng.normal(size=(2, 2)), scale * rng.normal(size=2) * 100])
+        turn = rng.uniform(0, 2 * np.pi, 50)
+        apart = 0.0999 * scale * np.column_stack([np.cos(turn), np.sin(turn)])
+        others = (keypoints[:, :2] @ transform[:, :2].T + transform[:, 2] + apart).astype(np.float32)
+        tolerances = (0.1 * scale, 0.1 * scale)
+        n_inliers = _kernels.find_inliers(keypoints, others, pairs, transform, tolerances, np.empty(50, np.int32))
+        assert count_carried(keypoints, others, pairs, transform, tolerances) >= n_inliers
+
+
+def test_nothing_is_carried_by_what_is_no_transformation():
+    keypoints, others, pairs = make_pairs(np.random.default_rng(0))
     for flat in (np.zeros((2, 3)), np.full((2, 3), np.nan)):
-        assert _kernels.count_carried(ends, flat, (9.0, 9.0)) == 0
+        assert count_carried(keypoints, others, pairs, flat, (9.0, 9.0)) == 0
 
 
 def test_fit_affine():

@@ -1,16 +1,17 @@
 """The compiled functions of the baselines, by the rules of ``closure_kmeans._kernels``.
 
-Two functions of that module are compiled into these. Numba's cache does not notice a change of a function in another
-file: whoever changes ``load_row`` or ``squared_distance`` should empty it.
+Three functions of that module are compiled into these. Numba's cache does not notice a change of a function in another
+file: whoever changes ``fetch_row``, ``load_row`` or ``squared_distance`` should empty it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from closure_kmeans._kernels import Array, kernel, load_row, squared_distance
+from closure_kmeans._kernels import Array, fetch_row, kernel, load_row, squared_distance
 
 if TYPE_CHECKING:
     from closure_kmeans.baselines.approximate import Forest
@@ -25,6 +26,28 @@ CANOPY_CENTERS = 512
 # Rows of a node that show in which dimensions it spreads, and how many of those are drawn from.
 SPREAD_SAMPLE = 100
 WIDEST_AXES = 5
+
+# Branches of a queue whose lowest key is kept, and groups of them that are compared at once.
+QUEUE_GROUP = 32
+GROUPS_AT_ONCE = 8
+# A key: the bits of a bound, which sort as bounds do, and below them the place of the branch. One is above all others.
+PLACE_BITS = 32
+PLACE_MASK = (1 << PLACE_BITS) - 1
+NO_KEY = (1 << 63) - 1
+
+
+class Queue(NamedTuple):
+    """Branches of trees that were not taken, of which the one of the smallest bound is asked for again and again.
+
+    It is looked for among all: processors compare so many numbers at once that a heap takes longer. Each place is used
+    once; where a branch was taken out, the key is ``NO_KEY``.
+    """
+
+    bounds: NDArray[np.float32]  # (m,) how far a branch is at least
+    bits: NDArray[np.int32]  # (m,) the same memory
+    nodes: NDArray[np.int32]  # (m,) where a branch begins
+    keys: NDArray[np.int64]  # (m,)
+    lowest: NDArray[np.int64]  # (m / QUEUE_GROUP + GROUPS_AT_ONCE,) the lowest key of each group
 
 
 @kernel
@@ -42,24 +65,41 @@ def distance(a: Array, b: Array) -> Any:
 
 @kernel
 def choose_cut(centers: Array, node: Array, draw: float, means: Array, spread: Array) -> tuple[int, Any]:
-    """Where to cut a node: at the mean of one of the dimensions in which it spreads most, as its first members show."""
+    """Where to cut a node: at the mean of one of the dimensions in which it spreads most, as its first members show.
+
+    ``means`` and ``spread``, which is float32, are memory to work in.
+    """
     size = min(node.shape[0], SPREAD_SAMPLE)
+    origin = centers[node[0]]
     means[:] = 0
     spread[:] = 0
-    for i in range(size):
+    for i in range(1, size):
+        member = centers[node[i]]
         for t in range(means.shape[0]):
-            means[t] += centers[node[i], t]
+            difference = member[t] - origin[t]
+            means[t] += difference
+            spread[t] += difference * difference
     for t in range(means.shape[0]):
         means[t] /= size
-    for i in range(size):
-        for t in range(means.shape[0]):
-            difference = centers[node[i], t] - means[t]
-            spread[t] += difference * difference
+        spread[t] -= size * means[t] * means[t]
+    bits = spread.view(np.int32)
     axis = 0
     for _ in range(1 + int(draw * min(WIDEST_AXES, spread.shape[0]))):
-        axis = int(spread.argmax())
-        spread[axis] = -1
-    return axis, means[axis]
+        axis = first_largest(bits)
+        spread[axis] = -np.inf
+    return axis, origin[axis] + means[axis]
+
+
+@kernel
+def first_largest(numbers: Array) -> int:
+    """The place of the largest of some integers, which are compared many at once; the first of several."""
+    largest = numbers[0]
+    for i in range(numbers.shape[0]):
+        largest = max(largest, numbers[i])
+    place = 0
+    while numbers[place] != largest:
+        place += 1
+    return place
 
 
 @kernel
@@ -83,33 +123,36 @@ def split_node(centers: Array, node: Array, axis: int, cut: Any, spare: Array) -
 
 @kernel
 def grow_trees(centers: Array, orders: Array, draws: Array, forest: Forest, first: int, last: int) -> None:
-    """Grow the trees ``first <= tree < last`` down to single centres.
+    """Grow the trees ``first <= tree < last`` down to single centres, depth first.
 
     ``orders`` holds the centres in a random order for each tree, so that the first ones of a node are a random sample;
     they are reordered.
     """
     n_centers, n_features = centers.shape
+    n_nodes = 2 * n_centers - 1
     spare = np.empty(n_centers, orders.dtype)
     means = np.empty(n_features, centers.dtype)
-    spread = np.empty(n_features, centers.dtype)
-    begins = np.empty(2 * n_centers, np.int64)
-    ends = np.empty(2 * n_centers, np.int64)
+    spread = np.empty(n_features, np.float32)
+    waiting = np.empty((n_centers + 1, 3), np.int64)  # begin, end and parent of the nodes to come, the next one last
     for tree in range(first, last):
-        begins[0], ends[0] = 0, n_centers
-        n_nodes = 1
-        for v in range(2 * n_centers - 1):  # by then all nodes have been listed by their parents
-            node = orders[tree, begins[v] : ends[v]]
+        waiting[0, 0], waiting[0, 1], waiting[0, 2] = 0, n_centers, -1
+        n_waiting = 1
+        for v in range(tree * n_nodes, (tree + 1) * n_nodes):
+            n_waiting -= 1
+            begin, end, parent = waiting[n_waiting, 0], waiting[n_waiting, 1], waiting[n_waiting, 2]
+            if parent >= 0:
+                forest.others[parent] = v
+            node = orders[tree, begin:end]
             if node.shape[0] == 1:
-                forest.children[tree, v] = -1 - node[0]
+                forest.axes[v], forest.others[v] = -1, node[0]
                 continue
-            axis, cut = choose_cut(centers, node, draws[tree, v], means, spread)
-            middle = begins[v] + split_node(centers, node, axis, cut, spare)
-            forest.axes[tree, v] = axis
-            forest.cuts[tree, v] = cut
-            forest.children[tree, v] = n_nodes
-            begins[n_nodes], ends[n_nodes] = begins[v], middle
-            begins[n_nodes + 1], ends[n_nodes + 1] = middle, ends[v]
-            n_nodes += 2
+            axis, cut = choose_cut(centers, node, draws[v], means, spread)
+            middle = begin + split_node(centers, node, axis, cut, spare)
+            forest.axes[v], forest.cuts[v] = axis, cut
+            waiting[n_waiting, 0], waiting[n_waiting, 1], waiting[n_waiting, 2] = middle, end, v
+            n_waiting += 1
+            waiting[n_waiting, 0], waiting[n_waiting, 1], waiting[n_waiting, 2] = begin, middle, -1
+            n_waiting += 1
 
 
 @kernel
@@ -125,79 +168,97 @@ def search_forest(
 ) -> int:
     """The nearest of the centres that a best-bin-first search meets, for rows ``first <= row < last``.
 
-    One queue over all trees holds the branches not taken, the nearest first, until ``n_candidates`` centres were met.
-    A row's own centre, unless that is -1, is its first candidate, left only for one that is nearer. Returns the number
-    of pairs of row and candidate.
+    One queue over all trees holds the branches not taken, and the nearest is followed next, until ``n_candidates``
+    centres were met. A row's own centre, unless that is -1, is its first candidate, left only for one that is nearer.
+    Returns the number of pairs of row and candidate.
     """
-    n_trees, n_nodes = forest.children.shape
-    met_by = np.full(centers.shape[0], -1, np.int64)
+    n_nodes = 2 * centers.shape[0] - 1
+    met_by = np.full(centers.shape[0], -1, np.int32)
     candidates = np.empty(min(n_candidates, centers.shape[0]), np.int32)
-    bounds = np.empty(n_trees * n_nodes, centers.dtype)
-    waiting = np.empty(n_trees * n_nodes, np.int64)  # nodes, numbered through all trees
+    queue = make_queue(forest.axes.shape[0])
     n_pairs = 0
     for row in range(first, last):
-        n_met, n_waiting = 0, 0
+        n_met, n_put, n_taken = 0, 0, 0
         if own[row] >= 0:
             candidates[0] = own[row]
             met_by[own[row]] = row
             n_met = 1
-        for tree in range(n_trees):
-            n_waiting = push(bounds, waiting, n_waiting, bounds.dtype.type(0), tree * n_nodes)
-        while n_met < candidates.shape[0] and n_waiting > 0:
-            bound, number = bounds[0], waiting[0]
-            n_waiting = drop_first(bounds, waiting, n_waiting)
-            tree, node = number // n_nodes, number % n_nodes
-            child = forest.children[tree, node]
-            while child > 0:
-                across = rows[row, forest.axes[tree, node]] - forest.cuts[tree, node]
+        for root in range(0, forest.axes.shape[0], n_nodes):
+            put(queue, n_put, 0, root)
+            n_put += 1
+        while n_met < candidates.shape[0] and n_taken < n_put:
+            place = take_first(queue, n_put)
+            n_taken += 1
+            bound, node = queue.bounds[place], queue.nodes[place]
+            axis = forest.axes[node]
+            while axis >= 0:
+                across = rows[row, axis] - forest.cuts[node]
                 left = across < 0
-                n_waiting = push(bounds, waiting, n_waiting, bound + across * across, tree * n_nodes + child + left)
-                node = child + 1 - left
-                child = forest.children[tree, node]
-            center = -1 - child
+                other = forest.others[node]
+                put(queue, n_put, bound + across * across, other if left else node + 1)
+                n_put += 1
+                node = node + 1 if left else other
+                axis = forest.axes[node]
+            center = forest.others[node]
             if met_by[center] != row:
                 met_by[center] = row
                 candidates[n_met] = center
                 n_met += 1
+                fetch_row(centers, center)
         labels[row] = nearest_candidate(rows[row], centers, candidates[:n_met], own[row])
         n_pairs += n_met
     return n_pairs
 
 
 @kernel
-def push(bounds: Array, nodes: Array, size: int, bound: Any, node: int) -> int:
-    """Put a node into the queue, a binary heap of its bounds; the new size."""
-    place = size
-    while place > 0:
-        parent = (place - 1) // 2
-        if bounds[parent] <= bound:
-            break
-        bounds[place] = bounds[parent]
-        nodes[place] = nodes[parent]
-        place = parent
-    bounds[place] = bound
-    nodes[place] = node
-    return size + 1
+def make_queue(most: int) -> Queue:
+    """A queue that so many branches can be put into."""
+    n_groups = -(-most // QUEUE_GROUP)
+    size = QUEUE_GROUP * n_groups
+    bounds = np.empty(size, np.float32)
+    return Queue(
+        bounds=bounds,
+        bits=bounds.view(np.int32),
+        nodes=np.empty(size, np.int32),
+        keys=np.empty(size, np.int64),
+        lowest=np.empty(n_groups + GROUPS_AT_ONCE, np.int64),
+    )
 
 
 @kernel
-def drop_first(bounds: Array, nodes: Array, size: int) -> int:
-    """Take the node of the smallest bound out of the queue; the new size."""
-    size -= 1
-    bound, node = bounds[size], nodes[size]
-    place = 0
-    while 2 * place + 1 < size:
-        child = 2 * place + 1
-        if child + 1 < size and bounds[child + 1] < bounds[child]:
-            child += 1
-        if bound <= bounds[child]:
-            break
-        bounds[place] = bounds[child]
-        nodes[place] = nodes[child]
-        place = child
-    bounds[place] = bound
-    nodes[place] = node
-    return size
+def put(queue: Queue, place: int, bound: float, node: int) -> None:
+    """Put a branch into the queue, as the one of that place: they are put one behind the other."""
+    group = place // QUEUE_GROUP
+    if place % QUEUE_GROUP == 0:
+        for i in range(QUEUE_GROUP):
+            queue.keys[place + i] = NO_KEY
+        for i in range(GROUPS_AT_ONCE):
+            queue.lowest[group + i] = NO_KEY
+    queue.bounds[place] = bound
+    queue.nodes[place] = node
+    key = (np.int64(queue.bits[place]) << PLACE_BITS) | place
+    queue.keys[place] = key
+    queue.lowest[group] = min(queue.lowest[group], key)
+
+
+@kernel
+def take_first(queue: Queue, n_put: int) -> int:
+    """Take the branch of the smallest bound, the first of several, out of the queue: its place."""
+    n_groups = -(-n_put // QUEUE_GROUP)
+    place = lowest_key(queue.lowest, 0, -(-n_groups // GROUPS_AT_ONCE) * GROUPS_AT_ONCE) & PLACE_MASK
+    queue.keys[place] = NO_KEY
+    group = place // QUEUE_GROUP
+    queue.lowest[group] = lowest_key(queue.keys, group * QUEUE_GROUP, (group + 1) * QUEUE_GROUP)
+    return place
+
+
+@kernel
+def lowest_key(keys: Array, first: int, last: int) -> int:
+    """The lowest of some keys, which are compared many at once."""
+    lowest = NO_KEY
+    for i in range(first, last):
+        lowest = min(lowest, keys[i])
+    return lowest
 
 
 @kernel

@@ -26,11 +26,14 @@ from closure_kmeans.quantizer import search_block
 
 
 class Forest(NamedTuple):
-    """Binary trees whose leaves are single centres. A tree of k leaves has 2 k - 1 nodes, the root is node 0."""
+    """Binary trees whose leaves are single centres, one tree after the other.
 
-    children: NDArray[np.int32]  # (n_trees, 2 k - 1) the first of two children, or of a leaf -1 - its centre
-    axes: NDArray[np.int32]  # (n_trees, 2 k - 1) dimension in which a node is cut
-    cuts: NDArray[Any]  # (n_trees, 2 k - 1) where it is cut; the first child lies below
+    A tree of k leaves has 2 k - 1 nodes, depth first: the first child of a node is the node behind it.
+    """
+
+    axes: NDArray[np.int32]  # (n_trees * (2 k - 1),) dimension in which a node is cut, or -1 for a leaf
+    cuts: NDArray[Any]  # (n_trees * (2 k - 1),) where it is cut; the first child lies below
+    others: NDArray[np.int32]  # (n_trees * (2 k - 1),) the second child, or of a leaf its centre
 
 
 class ApproximateKMeans(FlatKMeans):
@@ -126,10 +129,10 @@ class ApproximateKMeans(FlatKMeans):
 
 def grow_forest(centers: NDArray[Any], n_trees: int, rng: np.random.Generator, threads: Threads) -> Forest:
     """Grow random trees over all centres."""
-    shape = n_trees, 2 * len(centers) - 1
-    forest = Forest(np.empty(shape, np.int32), np.zeros(shape, np.int32), np.zeros(shape, centers.dtype))
+    size = n_trees * (2 * len(centers) - 1)
+    forest = Forest(np.empty(size, np.int32), np.zeros(size, centers.dtype), np.empty(size, np.int32))
     orders = rng.permuted(np.tile(np.arange(len(centers), dtype=np.int32), (n_trees, 1)), axis=1)
-    grow = partial(_kernels.grow_trees, centers, orders, rng.random(shape), forest)
+    grow = partial(_kernels.grow_trees, centers, orders, rng.random(size), forest)
     threads.for_each_block(grow, n_trees, 1)
     return forest
 

@@ -23,6 +23,10 @@ MOST_PAIRS = 2000
 MISSED = 1e-3
 # Times that an affine transformation is fitted to the inliers.
 REFITS = 4
+# What rounding to float32 can add to a distance, as a share of the numbers that it is computed from, and the largest
+# numbers whose squares are float32.
+SLACK = 8 * 2**-23
+MOST_COUNTED = 1e18
 
 
 @kernel
@@ -146,24 +150,32 @@ def find_inliers(
 
 
 @kernel
-def count_carried(ends: Array, transform: Array, tolerances: tuple[float, float]) -> int:
+def count_carried(ends: Array, sizes: tuple[float, float], transform: Array, tolerances: tuple[float, float]) -> int:
     """How many pairs a transformation carries into each other, there and back, though regions be in several of them.
 
-    ``ends`` holds x and y of the one region of each pair, and x and y of the other, a (4, n) array. Never fewer than
-    ``find_inliers`` finds, and found much sooner.
+    ``ends`` holds x and y of the one region of each pair, and x and y of the other, a (4, n) array of float32, and
+    ``sizes`` the largest of them in each picture. Never fewer than ``find_inliers`` finds, and found much sooner: a
+    distance on the way back is that on the way there divided by how much the transformation stretches it, which is
+    taken to be the most that it stretches any; a similarity stretches all alike.
     """
     a, b, c, d = transform[0, 0], transform[0, 1], transform[1, 0], transform[1, 1]
-    right, down = transform[0, 2], transform[1, 2]
     determinant = a * d - b * c
     if not abs(determinant) > 0:  # NaN too
         return 0
-    near, back_near = tolerances[1] ** 2, (tolerances[0] * determinant) ** 2
+    squares = a * a + b * b + c * c + d * d
+    most_stretched = math.sqrt((squares + math.sqrt(max(squares * squares - 4 * determinant * determinant, 0.0))) / 2)
+    size = (abs(a) + abs(b) + abs(c) + abs(d)) * sizes[0] + abs(transform[0, 2]) + abs(transform[1, 2]) + sizes[1]
+    if not size < MOST_COUNTED:
+        return int(ends.shape[1])
+    allowed = min(tolerances[1], tolerances[0] * most_stretched) + SLACK * size
+    near = np.float32(allowed * allowed)
+    across, down, right = np.float32(a), np.float32(b), np.float32(transform[0, 2])
+    other_across, other_down, below = np.float32(c), np.float32(d), np.float32(transform[1, 2])
     n_carried = 0
     for pair in range(ends.shape[1]):
-        x = ends[2, pair] - (a * ends[0, pair] + b * ends[1, pair] + right)
-        y = ends[3, pair] - (c * ends[0, pair] + d * ends[1, pair] + down)
-        back_x, back_y = d * x - b * y, a * y - c * x
-        n_carried += (x * x + y * y <= near) & (back_x * back_x + back_y * back_y <= back_near)
+        x = ends[2, pair] - (across * ends[0, pair] + down * ends[1, pair] + right)
+        y = ends[3, pair] - (other_across * ends[0, pair] + other_down * ends[1, pair] + below)
+        n_carried += x * x + y * y <= near
     return n_carried
 
 
@@ -207,17 +219,20 @@ def verify_pairs(
     trial = np.empty((2, 3))
     found = np.empty(pairs.shape[0], np.int32)
     inliers = np.empty(pairs.shape[0], np.int32)
-    ends = np.empty((4, pairs.shape[0]))
+    ends = np.empty((4, pairs.shape[0]), np.float32)
+    size, other_size = 0.0, 0.0
     for pair in range(pairs.shape[0]):
         for t in range(2):
-            ends[t, pair], ends[2 + t, pair] = keypoints[pairs[pair, 0], t], others[pairs[pair, 1], t]
+            here, there = keypoints[pairs[pair, 0], t], others[pairs[pair, 1], t]
+            ends[t, pair], ends[2 + t, pair] = here, there
+            size, other_size = max(size, abs(here)), max(other_size, abs(there))
     n_best = 0
     n_trials = float(pairs.shape[0])
     for pair in range(pairs.shape[0]):
         if pair >= n_trials:
             break
         transform_between(keypoints[pairs[pair, 0]], others[pairs[pair, 1]], dof, trial)
-        if count_carried(ends, trial, tolerances) <= n_best:
+        if count_carried(ends, (size, other_size), trial, tolerances) <= n_best:
             continue
         n_found = find_inliers(keypoints, others, pairs, trial, tolerances, found)
         if n_found > n_best:

@@ -30,6 +30,9 @@ COLMAP_MANY, COLMAP_PROBES = 1000, 16
 # Types of VISE's descriptors.
 VISE_TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<u1"), 4: np.dtype("<f4")}
 VISE_FLOATS = 4
+# What stands before the centres in VISE's file of words, and the size that VISE, which holds it in 32 bits, cannot read.
+VISE_HEADER = struct.Struct("<B7If")
+VISE_TOO_LARGE = 2**32
 # The bit of OpenCV's criteria that says that their count holds.
 OPENCV_COUNT = 1
 
@@ -176,14 +179,15 @@ def save_vise_words(path: str | os.PathLike[str], model: BaseKMeans, n_descripto
     ...     read_vise_words(f"{folder}/bowcluster.bin").shape
     (2, 2)
     """
-    centers = np.ascontiguousarray(model.cluster_centers_, "<f4")
-    k, d = centers.shape
-    header = struct.pack(
-        "<B7If", VISE_FLOATS, k, d, model.n_iter_, model.n_iter_, n_descriptors, d, seed, model.inertia_ / n_descriptors
-    )
+    k, d = model.cluster_centers_.shape
+    size = VISE_HEADER.size + 4 * k * d
+    if size >= VISE_TOO_LARGE:
+        raise ValueError(f"a file of VISE must be less than {VISE_TOO_LARGE:,} bytes, but {k:,} words take {size:,}")
+    n_iter, distortion = model.n_iter_, model.inertia_ / n_descriptors
+    header = VISE_HEADER.pack(VISE_FLOATS, k, d, n_iter, n_iter, n_descriptors, d, seed, distortion)
     with replacing(Path(path)) as beside, beside.open("wb") as file:
         file.write(header)
-        file.write(centers.tobytes())
+        file.write(np.ascontiguousarray(model.cluster_centers_, "<f4").tobytes())
 
 
 def read_vise_words(path: str | os.PathLike[str]) -> NDArray[np.float32]:
@@ -192,15 +196,14 @@ def read_vise_words(path: str | os.PathLike[str]) -> NDArray[np.float32]:
     ``save_vise_words`` has an example.
     """
     path = Path(path)
-    header = struct.calcsize("<B7If")
-    size = file_size(path, minimum=header)
+    size = file_size(path, minimum=VISE_HEADER.size)
     with path.open("rb") as file:
-        kind, k, d = struct.unpack_from("<BII", file.read(header))
-    if kind != VISE_FLOATS or k * d == 0 or size != header + 4 * k * d:
+        kind, k, d, *_ = VISE_HEADER.unpack(file.read(VISE_HEADER.size))
+    if kind != VISE_FLOATS or k * d == 0 or size != VISE_HEADER.size + 4 * k * d:
         raise FileFormatError(
             f"'{path}' must hold {k} x {d} centres of type {VISE_FLOATS}, but has type {kind} and {size} bytes"
         )
-    return np.memmap(path, "<f4", "r", header, (k, d))
+    return np.memmap(path, "<f4", "r", VISE_HEADER.size, (k, d))
 
 
 class BOWKMeansTrainer:
