@@ -19,9 +19,9 @@ from closure_kmeans._instructions import (
     VECTOR_BYTES,
     less,
     more,
+    near_tile,
     numbers_per_vector,
     score_tile,
-    search_tile,
     take_group,
     take_lowest,
     turn_rows,
@@ -30,7 +30,7 @@ from closure_kmeans.clusters import Clusters
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.partition import RandomPartition
 from closure_kmeans.points import Points, precision
-from closure_kmeans.quantizer import Cells
+from closure_kmeans.quantizer import Cells, sketch
 
 pytestmark = pytest.mark.kernels
 
@@ -393,28 +393,36 @@ def compiled_score_tile(rows, norms, own, panel, center_norms, factors, first, b
 
 
 @both_precisions
-def test_search_tile(dtype):
-    """What compiled code does is what the function says, wherever a tile is, with ties and with what does not count."""
+def test_near_tile(dtype):
+    """What compiled code does is what the function says, wherever a tile is, with ties and with what overflows."""
     rng = np.random.default_rng(0)
     lanes = numbers_per_vector(np.empty(0, dtype))
     for d, first in ((1, 0), (2, 5), (7, TILE_ROWS)):
         centers = rng.integers(-3, 4, (2 * TILE_ROWS, d)).astype(dtype)
         panel = rng.integers(-3, 4, (d, lanes)).astype(dtype)
         norms = (centers[first : first + TILE_ROWS] ** 2).sum(axis=1)
-        norms[-2:] = np.inf, np.nan
-        found = [np.full(lanes, np.inf, dtype), np.full(lanes, np.inf, dtype), np.full(lanes, -1, np.int32)]
-        found[0][::3], found[1][::3] = -5, 5
-        ours, theirs = ([array.copy() for array in found] for _ in range(2))
-        compiled_search_tile(centers, first, norms, 100, panel, *ours)
-        search_tile(centers, first, norms, 100, panel, *theirs)
-        np.testing.assert_array_equal(ours, theirs)
-        assert set(ours[2]) <= {-1, *range(100, 100 + TILE_ROWS - 2)}
-        assert (ours[1] >= ours[0]).all()
+        norms[-3:] = np.inf, np.nan, -np.inf
+        # What any number has to do with a limit, and what infinity, NaN and minus infinity have.
+        for limit, number, special in (
+            (-np.inf, [0], [0, 1, 1]),
+            (np.inf, [1], [1, 1, 1]),
+            (np.nan, [1], [1, 1, 1]),
+            (0.0, [0, 1], [0, 1, 1]),
+        ):
+            limits = np.full(lanes, limit, dtype) + rng.integers(-9, 9, lanes).astype(dtype)
+            ours, theirs = np.empty((2, TILE_ROWS), np.int32)
+            compiled_near_tile(centers, first, norms, panel, limits, ours)
+            near_tile(centers, first, norms, panel, limits, theirs)
+            np.testing.assert_array_equal(ours, theirs)
+            bits = ours[:, np.newaxis] >> np.arange(lanes) & 1
+            assert set(bits[:-3].ravel()) <= set(number)
+            np.testing.assert_array_equal(bits[-3:], np.repeat(special, lanes).reshape(3, lanes))
+            assert (ours < 1 << lanes).all()
 
 
 @njit
-def compiled_search_tile(centers, first, norms, number, panel, best, second, choice):
-    search_tile(centers, first, norms, number, panel, best, second, choice)
+def compiled_near_tile(centers, first, norms, panel, limits, bits):
+    near_tile(centers, first, norms, panel, limits, bits)
 
 
 @both_precisions
@@ -490,7 +498,7 @@ def test_numbers_per_vector(dtype):
 def test_a_processor_with_nothing_special(tmp_path):
     """The kernels that say more than Numba can are right where the processor has no instructions for it."""
     names = ["select_rank_of_special_values", "keep_around", "split_stably", "take_group"]
-    names += ["score_tile", "search_tile", "take_lowest", "turn_rows", "numbers_per_vector"]
+    names += ["score_tile", "near_tile", "take_lowest", "turn_rows", "numbers_per_vector"]
     tests = [f"{__file__}::test_{name}" for name in names]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
@@ -725,34 +733,43 @@ def test_take_nearest_at_the_edge_of_the_slack():
     assert take(np.zeros(1, np.float32), np.sqrt(scores)[:, np.newaxis], scores, slack, 21) == list(range(21))
 
 
-def make_cells(rng, dtype, k=40, n_cells=7, d=3, whole=False, scale=1):
+def make_cells(rng, dtype, k=40, n_cells=7, d=3, whole=False, scale=1, n_axes=0):
     centers = (rng.integers(0, 4, (k, d)) if whole else rng.normal(0, scale, (k, d))).astype(dtype)
     labels = make_labels(rng, k, n_cells)
     members, starts = _kernels.group_by_label(labels, n_cells)
     middles = np.array([centers[labels == cell].mean(axis=0) for cell in range(n_cells)], dtype)
-    centers = centers[members]
-    norms = [(array**2).sum(axis=1) for array in (centers, middles)]
-    return Cells(np.zeros(d, dtype), centers, norms[0], members, starts, middles, norms[1])
+    centers, axes = centers[members], np.linalg.qr(rng.normal(size=(d, d)))[0][:, :n_axes]
+    sketches = sketch(centers, axes)
+    norms = [(array**2).sum(axis=1) for array in (middles, sketches)]
+    return Cells(np.zeros(d, dtype), centers, members, starts, middles, norms[0], axes, sketches, norms[1])
 
 
 def search_cells(rows, cells, n_probes, parts=((0, 7),)):
-    """Labels and distances by the three kernels of the search, with ranges out of order, and cells in several parts."""
+    """Labels and distances by the kernels of the search, with ranges out of order, and cells in several parts."""
     n = len(rows)
     ranges = ((n - 1, n), (n // 9, n - 1), (0, n // 9))
     chosen = np.full((n, n_probes), -1, np.int32)
+    sketches = sketch(rows, cells.axes)
+    reaches, offsets = np.empty((2, n))
     for first, last in ranges:
         _kernels.choose_cells(rows, cells, chosen, first, last)
+        _kernels.bound_rows(rows, sketches, cells, chosen, reaches, offsets, first, last)
+    nearest = reference.search_cells(rows, cells, n_probes)[1]
+    assert (reaches + np.finfo(rows.dtype).tiny >= nearest).all()
     for row, own in zip(rows, chosen, strict=True):
-        assert sorted(own) == sorted(reference.choose_cells(row, cells.middles, n_probes))
+        expected = reference.choose_cells(row, cells.middles, n_probes)
+        assert sorted(own) == sorted(expected)
+        own_middles = reference.squared_distances([row], cells.middles[own])[0]
+        assert own_middles[0] == pytest.approx(own_middles.min(), rel=1e-3, abs=1e-3)
     visits, starts = _kernels.group_by_label(chosen.ravel(), len(cells.middles))
-    best, second = np.empty((2, len(parts), n), rows.dtype)
+    best = np.empty((len(parts), n))
     choice = np.empty((len(parts), n), np.int32)
     for part, (first, last) in enumerate(parts):
-        out = best[part], second[part], choice[part]
-        _kernels.visit_cells(rows, cells, visits // n_probes, starts, *out, first, last)
+        known, out = (reaches, offsets), (best[part], choice[part])
+        _kernels.visit_cells(rows, sketches, cells, visits // n_probes, starts, *known, *out, first, last)
     labels, distances = np.empty(n, np.int32), np.empty(n)
     for first, last in ranges:
-        _kernels.settle_rows(rows, cells, chosen, best, second, choice, labels, distances, first, last)
+        _kernels.settle_rows(cells, best, choice, labels, distances, first, last)
     return labels, distances
 
 
@@ -760,9 +777,10 @@ def search_cells(rows, cells, n_probes, parts=((0, 7),)):
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("n_probes", [1, 3, 7])
 @pytest.mark.parametrize("parts", [((0, 7),), ((0, 2), (2, 6), (6, 7))])
-def test_search_cells(dtype, whole, n_probes, parts):
+@pytest.mark.parametrize("n_axes", [0, 1, 2])
+def test_search_cells(dtype, whole, n_probes, parts, n_axes):
     rng = np.random.default_rng(0)
-    cells = make_cells(rng, dtype, whole=whole)
+    cells = make_cells(rng, dtype, whole=whole, n_axes=n_axes)
     rows = (rng.integers(0, 4, (270, 3)) if whole else rng.normal(size=(270, 3))).astype(dtype)
     labels, distances = search_cells(rows, cells, n_probes, parts)
     expected_labels, expected_distances = reference.search_cells(rows, cells, n_probes)
@@ -788,6 +806,16 @@ def test_search_several(dtype, whole, n_probes, n_nearest):
     np.testing.assert_array_equal(distances[:, 0], one_distance)
 
 
+@pytest.mark.parametrize(
+    ("best", "choice", "expected"), [(5.0, 0, True), (3.0, 0, False), (4.0, 2, True), (4.0, 0, False)]
+)
+def test_is_nearer(best, choice, expected):
+    """Centre 1 at distance 4, which is of the second lowest id."""
+    ids = np.array([3, 5, 9], np.int32)
+    assert _kernels.is_nearer(4.0, 1, best, choice, ids) == expected
+    assert _kernels.is_nearer(np.inf, 1, best, -1, ids)
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), min_size=1, unique_by=lambda pair: pair[1]))
 def test_insert_nearest(pairs):
     labels, distances = np.full(4, -1, np.int32), np.full(4, np.inf)
@@ -798,9 +826,19 @@ def test_insert_nearest(pairs):
     assert (labels[len(expected) :] == -1).all()
 
 
+@pytest.mark.parametrize("scale", [1e-22, 1e-30, 1e-37, 1e-42])
+@pytest.mark.parametrize("n_axes", [0, 2])
+def test_search_cells_where_products_are_zero(scale, n_axes):
+    rng = np.random.default_rng(0)
+    cells = make_cells(rng, np.float32, scale=scale, n_axes=n_axes)
+    rows = (scale * rng.normal(size=(50, 3))).astype(np.float32)
+    np.testing.assert_array_equal(search_cells(rows, cells, 3)[0], reference.search_cells(rows, cells, 3)[0])
+
+
 @pytest.mark.parametrize("value", [3e38, -3e38])
-def test_search_cells_where_products_overflow(value):
-    cells = make_cells(np.random.default_rng(0), np.float32, scale=1000)
+@pytest.mark.parametrize("n_axes", [0, 2])
+def test_search_cells_where_products_overflow(value, n_axes):
+    cells = make_cells(np.random.default_rng(0), np.float32, scale=1000, n_axes=n_axes)
     rows = np.full((5, 3), value, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):  # they are raised with the JIT off only
         labels, _ = search_cells(rows, cells, 2)

@@ -91,6 +91,64 @@ def test_a_start_from_many_centers(init):
     assert model.inertia_ == pytest.approx(reference.inertia(X, model.labels_), rel=1e-5)
 
 
+@pytest.mark.parametrize("width", [4, 31, 48])
+def test_sketches_are_no_farther_apart_than_rows(width):
+    """But for rounding; and not much less far, if the directions are those of most variance."""
+    rows = load_sift()[:300].astype(np.float32)
+    directions = np.linalg.eigh(np.cov(rows.T))[1]
+    sketches = quantizer.sketch(rows, directions[:, :-width:-1])
+    assert (sketches.shape, sketches.dtype) == ((300, width), np.float32)
+    truth, apart = reference.squared_distances(rows, rows), reference.squared_distances(sketches, sketches)
+    assert (apart <= truth * (1 + 1e-5) + 1e-2).all()
+    assert width < 31 or apart.sum() > 0.8 * truth.sum()
+    assert quantizer.sketch(rows, directions[:, :0]) is rows
+
+
+@pytest.mark.parametrize("kind", ["sift", "noise", "few", "narrow", "equal"])
+def test_sketches_are_used_where_they_pay(kind):
+    """Not where all directions are alike, nor for a few dimensions."""
+    rng = np.random.default_rng(0)
+    centers = {
+        "sift": load_sift()[:3000].astype(np.float32),
+        "noise": rng.normal(size=(3000, 64)),
+        "few": rng.normal(size=(1, 64)),
+        "narrow": rng.normal(size=(3000, 2)) * [100, 1],
+        "equal": np.ones((500, 64)),
+    }[kind]
+    n_features, n_axes = quantizer.choose_axes(centers).shape
+    assert n_features == centers.shape[1]
+    assert n_axes + 1 in quantizer.SKETCH_WIDTHS if kind == "sift" else n_axes == 0 or kind == "equal"
+
+
+@pytest.mark.usefixtures("many_centers")
+def test_sketches_change_nothing_but_the_time(fitted, monkeypatch):
+    rows = load_sift()[10_000:18_000]
+    expected = fitted.predict(rows)
+    cells = fitted._quantizers[np.float32].cells
+    assert cells.sketches.shape[1] < cells.centers.shape[1]
+    monkeypatch.setattr(quantizer, "choose_axes", lambda centers: np.empty((centers.shape[1], 0)))
+    model = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(model.predict(rows), expected)
+    assert model._quantizers[np.float32].cells.sketches is model._quantizers[np.float32].cells.centers
+
+
+@pytest.mark.parametrize("limit", [500, 1000])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_an_exact_search_by_sketches(fitted, monkeypatch, limit, dtype):
+    """Of so many rows that cells are built for it, be the centres few or many."""
+    for module in (base, quantizer):
+        monkeypatch.setattr(module, "MANY_CENTERS", limit)
+    rows = load_sift()[10_000:13_000].astype(dtype)
+    expected = reference.search_nearest(rows, fitted.cluster_centers_)
+    model = pickle.loads(pickle.dumps(fitted))
+    for n_cells in (0, 1):  # not yet worth it; built for it; built before
+        np.testing.assert_array_equal(model.predict(rows, exact=True), expected[0])
+        assert len(model._quantizers) == n_cells
+        monkeypatch.setattr(base, "MANY_PRODUCTS", 10**6)
+    np.testing.assert_array_equal(model.predict(rows[:7], exact=True), expected[0][:7])
+    np.testing.assert_allclose(model._nearest(rows, exact=True)[1], expected[1], rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["equal", "line", "far"])
 def test_cells_of_awkward_centers(kind):
     rng = np.random.default_rng(0)

@@ -109,7 +109,7 @@ def test_models_of_many_clusters(rows, path, monkeypatch):
     loaded.save(path)
     assert path.read_bytes() == before
     without = _edited(path, n_probes=None)
-    with pytest.raises(FileFormatError, match="must look into 1 to 69 cells, but n_probes is None"):
+    with pytest.raises(FileFormatError, match="must look into 1 to 34 cells, but n_probes is None"):
         load(without)
 
 
@@ -215,7 +215,7 @@ def _edited(path, arrays=None, **facts):
         ({"attributes": {"n_features_in_": 8, "predict": 1}}, "must hold fitted attributes, but holds 'predict'"),
         ({"attributes": {"n_features_in_": 8, "__class__": 1}}, "must hold fitted attributes, but holds '__class__'"),
         ({"feature_names": ["a"]}, "must have 8 names of features"),
-        ({"n_probes": 10**6}, "must look into 1 to 28 cells, but n_probes is 1000000"),
+        ({"n_probes": 10**6}, "must look into 1 to 14 cells, but n_probes is 1000000"),
         ({"arrays": {"cluster_centers_": np.full((50, 8), np.nan)}}, "must hold finite centres"),
         ({"arrays": {"cluster_centers_": np.ones((50, 8), np.int32)}}, "must hold centres as floats"),
         ({"arrays": {"cluster_centers_": np.ones((0, 8))}}, "must hold centres as floats"),

@@ -78,21 +78,15 @@ def score_tile(
     choice[better] = np.broadcast_to(ids, better.shape)[better]
 
 
-def search_tile(
-    centers: Array, first: int, norms: Array, first_id: int, panel: Array, best: Array, second: Array, choice: Array
-) -> None:
-    """Improve the best and second-best score of each column of a panel by ``TILE_ROWS`` centres, those from ``first``.
+def near_tile(centers: Array, first: int, norms: Array, panel: Array, limits: Array, bits: Array) -> None:
+    """Which of ``TILE_ROWS`` centres, those from ``first`` on, score no more than the limit of each column of a panel.
 
     A score is a squared distance less the squared norm of the column, which all its scores have in common. A panel has
-    as many columns as a vector has numbers. ``norms`` are those of the tile: infinity for what is not to be chosen.
-    ``choice`` gets the id of the best, of equal ones the first; those of the tile count from ``first_id`` on.
+    as many columns as a vector has numbers. ``norms`` are those of the tile. Each centre gets a bit for every column,
+    which is not set if the score is above the limit. A score that is no number, because it overflows, is not.
     """
     scores = norms[:, np.newaxis] - 2 * (centers[first : first + TILE_ROWS] @ panel)
-    for r, score in enumerate(scores):
-        better = score < best
-        higher = np.where(better, best, score)
-        second[:] = np.where(higher < second, higher, second)
-        best[better], choice[better] = score[better], first_id + r
+    bits[:] = [sum(1 << column for column in np.flatnonzero(~(score > limits))) for score in scores]
 
 
 def take_lowest(best: Array, choice: Array, lowest: Array, chosen: Array) -> None:
@@ -234,41 +228,20 @@ def emit_score_tile(
     return types.void(*kinds), emit
 
 
-def emit_search_tile(
-    _typing: Any,
-    centers: Any,
-    first: Any,
-    norms: Any,
-    first_id: Any,
-    panel: Any,
-    best: Any,
-    second: Any,
-    choice: Any,
-) -> Any:
-    """All products of the tile in registers, and what was found so far too, while it is compared with them."""
-    kinds = (centers, first, norms, first_id, panel, best, second, choice)
+def emit_near_tile(_typing: Any, centers: Any, first: Any, norms: Any, panel: Any, limits: Any, bits: Any) -> Any:
+    """All products of the tile in registers, and one comparison for each centre."""
+    kinds = (centers, first, norms, panel, limits, bits)
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        centers, first, norms, first_id, panel, best, second, choice = read_arguments(
-            context, builder, signature, arguments
-        )
+        centers, first, norms, panel, limits, bits = read_arguments(context, builder, signature, arguments)
         index = first.type
         vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype))
-        ids = Vectors(builder, ir.IntType(32), vectors.lanes)
-        lowest, runner_up = vectors.load(best, index(0)), vectors.load(second, index(0))
-        chosen = ids.load(choice, index(0))
+        highest = vectors.load(limits, index(0))
         for r, total in enumerate(emit_products(builder, vectors, centers, first, panel)):
             norm = vectors.spread(vectors.load_one(norms, index(r)))
             scores = vectors.multiply_add(vectors.constant(-2), total, norm)
-            better = builder.fcmp_ordered("<", scores, lowest)
-            higher = builder.select(better, lowest, scores)
-            runner_up = builder.select(builder.fcmp_ordered("<", higher, runner_up), higher, runner_up)
-            lowest = builder.select(better, scores, lowest)
-            own_id = ids.spread(builder.trunc(builder.add(first_id, index(r)), ids.number))
-            chosen = builder.select(better, own_id, chosen)
-        vectors.store(lowest, best, index(0))
-        vectors.store(runner_up, second, index(0))
-        ids.store(chosen, choice, index(0))
+            near = builder.bitcast(builder.fcmp_unordered("<=", scores, highest), ir.IntType(vectors.lanes))
+            builder.store(builder.zext(near, ir.IntType(32)), builder.gep(bits.data, [index(r)]))
         return context.get_dummy_value()
 
     return types.void(*kinds), emit
@@ -459,11 +432,11 @@ overload(score_tile, inline="always")(
         )
     )
 )
-search_in_registers = intrinsic(emit_search_tile)
-overload(search_tile, inline="always")(
-    lambda centers, first, norms, first_id, panel, best, second, choice: (
-        lambda centers, first, norms, first_id, panel, best, second, choice: search_in_registers(
-            centers, first, norms, first_id, panel, best, second, choice
+compare_in_registers = intrinsic(emit_near_tile)
+overload(near_tile, inline="always")(
+    lambda centers, first, norms, panel, limits, bits: (
+        lambda centers, first, norms, panel, limits, bits: compare_in_registers(
+            centers, first, norms, panel, limits, bits
         )
     )
 )

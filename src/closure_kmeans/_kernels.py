@@ -22,10 +22,10 @@ from closure_kmeans._instructions import (
     in_groups,
     less,
     more,
+    near_tile,
     numbers_per_vector,
     prefetch,
     score_tile,
-    search_tile,
     take_group,
     take_lowest,
     turn_rows,
@@ -727,7 +727,8 @@ def take_nearest(
     """The cells whose middles are nearest to a row, as many as ``chosen`` holds; of equal ones the first.
 
     Scores are within ``slack`` of the truth, but for what all have in common. Cells that near the threshold, and all
-    of them if the scores overflow, are compared in double precision: a row has the same cells in any company.
+    of them if the scores overflow, are compared in double precision: a row has the same cells in any company. That of
+    the lowest score comes first, the others in any order.
     """
     threshold = select_rank(scores, chosen.shape[0] - 1, kept, spare)
     low, high = threshold - slack, threshold + slack
@@ -748,95 +749,127 @@ def take_nearest(
         chosen[n_chosen] = close[nearest]
         distances[nearest] = np.inf
         n_chosen += 1
+    for i in range(1, n_chosen):
+        if scores[chosen[i]] < scores[chosen[0]]:
+            chosen[0], chosen[i] = chosen[i], chosen[0]
+
+
+@kernel
+def bound_rows(
+    rows: Array,
+    sketches: Array,
+    cells: Cells,
+    chosen: Array,
+    reaches: Array,
+    offsets: Array,
+    first: int,
+    last: int,
+) -> None:
+    """How far the nearest centre of each row is at most, by its nearest cell, for rows ``first <= row < last``.
+
+    A centre is out of reach if the score of its sketch is above the reach plus the row's offset, whatever was rounded,
+    and whatever was too small to be told from zero.
+    """
+    zero = rows.dtype.type(0)
+    largest_norm = cells.sketch_norms.max()
+    widening = 1 + 2 * (SLACK + rows.shape[1]) * np.finfo(rows.dtype).eps
+    for i in range(first, last):
+        nearest = np.inf
+        for j in range(cells.starts[chosen[i, 0]], cells.starts[chosen[i, 0] + 1]):
+            distance = zero
+            for t in range(rows.shape[1]):
+                difference = rows[i, t] - cells.centers[j, t]
+                distance += difference * difference
+            nearest = min(nearest, distance)
+        norm = zero
+        for t in range(sketches.shape[1]):
+            norm += sketches[i, t] * sketches[i, t]
+        reaches[i] = widening * nearest
+        offsets[i] = rounding(sketches[i], largest_norm) - norm
 
 
 @kernel
 def visit_cells(
     rows: Array,
+    sketches: Array,
     cells: Cells,
     visitors: Array,
     starts: Array,
+    reaches: Array,
+    offsets: Array,
     best: Array,
-    second: Array,
     choice: Array,
     first: int,
     last: int,
 ) -> None:
-    """The best and second-best score of each row, and the centre of the best, in the cells ``first <= cell < last``.
+    """The smallest squared distance of each row, and the centre of it, in the cells ``first <= cell < last``.
 
-    The rows ``visitors[starts[cell]:starts[cell + 1]]`` look into a cell. As many as a vector has numbers are the
-    columns of a panel, and the cell's centres are multiplied with it in tiles.
+    The rows ``visitors[starts[cell]:starts[cell + 1]]`` look into a cell. The sketches of as many as a vector has
+    numbers are the columns of a panel, and those of the cell's centres are multiplied with it in tiles. The few centres
+    that are not out of reach then are compared one by one, in double precision; of equally near ones the one of the
+    lowest id is chosen. So the result is a pure function of each row, and not of its sketch.
     """
-    n_centers, n_features = cells.centers.shape
-    dtype = cells.centers.dtype
-    lanes = numbers_per_vector(cells.centers)
+    n_centers, width = cells.sketches.shape
+    dtype = cells.sketches.dtype
+    lanes = numbers_per_vector(cells.sketches)
     best[:] = np.inf
-    second[:] = np.inf
-    choice[:] = 0
-    panel_rows = np.zeros((lanes, n_features), dtype)
-    panel = np.empty((n_features, lanes), dtype)
-    panel_best = np.full(lanes, np.inf, dtype)
-    panel_second = np.full(lanes, np.inf, dtype)
-    panel_choice = np.zeros(lanes, np.int32)
-    norms = np.empty(TILE_ROWS, dtype)
-    last_tile = np.zeros((TILE_ROWS, n_features), dtype)
+    choice[:] = -1
+    panel_rows = np.zeros((lanes, width), dtype)
+    panel = np.empty((width, lanes), dtype)
+    limits = np.empty(lanes, dtype)
+    bits = np.empty(TILE_ROWS, np.int32)
+    norms = np.zeros(TILE_ROWS, dtype)
+    last_tile = np.zeros((TILE_ROWS, width), dtype)
     for cell in range(first, last):
         low, high = cells.starts[cell], cells.starts[cell + 1]
         for begin in range(starts[cell], starts[cell + 1], lanes):
             visiting = visitors[begin : min(begin + lanes, starts[cell + 1])]
             for i in range(visiting.shape[0]):
                 row = visiting[i]
-                panel_best[i], panel_second[i], panel_choice[i] = best[row], second[row], choice[row]
-                for t in range(n_features):
-                    panel_rows[i, t] = rows[row, t]
+                limits[i] = min(reaches[row], best[row]) + offsets[row]
+                for t in range(width):
+                    panel_rows[i, t] = sketches[row, t]
+            for i in range(visiting.shape[0], lanes):
+                limits[i] = -np.inf
             turn_rows(panel_rows, panel)
             for j in range(low, high, TILE_ROWS):
-                norms[:] = np.inf
-                for r in range(min(TILE_ROWS, high - j)):
-                    norms[r] = cells.norms[j + r]
-                tile, place = cells.centers, j
+                size = min(TILE_ROWS, high - j)
+                for r in range(size):
+                    norms[r] = cells.sketch_norms[j + r]
+                tile, place = cells.sketches, j
                 if j + TILE_ROWS > n_centers:  # a tile is read whole, and there is nothing behind the last centre
                     tile, place = last_tile, 0
-                    last_tile[: n_centers - j] = cells.centers[j:]
-                search_tile(tile, place, norms, j, panel, panel_best, panel_second, panel_choice)
-            for i in range(visiting.shape[0]):
-                row = visiting[i]
-                best[row], second[row], choice[row] = panel_best[i], panel_second[i], panel_choice[i]
+                    last_tile[: n_centers - j] = cells.sketches[j:]
+                near_tile(tile, place, norms, panel, limits, bits)
+                for r in range(size):
+                    if bits[r] == 0:
+                        continue
+                    for i in range(visiting.shape[0]):
+                        if bits[r] >> i & 1:
+                            row = visiting[i]
+                            distance = squared_distance(rows[row], cells.centers[j + r])
+                            if is_nearer(distance, j + r, best[row], choice[row], cells.ids):
+                                best[row], choice[row] = distance, j + r
+                                limits[i] = min(reaches[row], distance) + offsets[row]
+
+
+@kernel
+def is_nearer(distance: float, center: int, best: float, choice: int, ids: Array) -> bool:
+    """Whether a centre is nearer than the one chosen so far, or as near and of a lower id. None is chosen by -1."""
+    return choice < 0 or distance < best or (distance == best and ids[center] < ids[choice])
 
 
 @kernel
 def settle_rows(
-    rows: Array,
-    cells: Cells,
-    chosen: Array,
-    best: Array,
-    second: Array,
-    choice: Array,
-    labels: Array,
-    distances: Array,
-    first: int,
-    last: int,
+    cells: Cells, best: Array, choice: Array, labels: Array, distances: Array, first: int, last: int
 ) -> None:
-    """Nearest centre and squared distance from the visits to all parts of the cells, for rows ``first <= row < last``.
-
-    A pure function of each row: wherever rounding could decide, the centres of its cells are compared one by one, in
-    double precision.
-    """
-    largest_norm = cells.norms.max()
+    """The nearest centre of all parts of the cells and its squared distance, for rows ``first <= row < last``."""
     for i in range(first, last):
-        nearest, lowest, runner_up = choice[0, i], best[0, i], second[0, i]
-        for part in range(1, best.shape[0]):
-            runner_up = min(runner_up, second[part, i], max(lowest, best[part, i]))
-            if best[part, i] < lowest:
-                nearest, lowest = choice[part, i], best[part, i]
-        smallest = squared_distance(rows[i], cells.centers[nearest])
-        if not runner_up - lowest > rounding(rows[i], largest_norm):
-            smallest = np.inf
-            for cell in chosen[i]:
-                for j in range(cells.starts[cell], cells.starts[cell + 1]):
-                    distance = squared_distance(rows[i], cells.centers[j])
-                    if distance < smallest or (distance == smallest and cells.ids[j] < cells.ids[nearest]):
-                        nearest, smallest = j, distance
+        nearest, smallest = -1, np.inf
+        for part in range(best.shape[0]):
+            center = choice[part, i]
+            if center >= 0 and is_nearer(best[part, i], center, smallest, nearest, cells.ids):
+                nearest, smallest = center, best[part, i]
         labels[i] = cells.ids[nearest]
         distances[i] = smallest
 
@@ -845,12 +878,13 @@ def settle_rows(
 def rounding(row: Array, largest_norm: Any) -> Any:
     """How much rounding can make of the difference of a row's scores; ``largest_norm`` is that of what is scored.
 
-    The errors of a sum add up like steps of a random walk.
+    The errors of a sum add up like steps of a random walk; and what is too small may have become zero.
     """
     norm = largest_norm
     for t in range(row.shape[0]):
         norm += row[t] * row[t]
-    return row.dtype.type((SLACK + np.sqrt(row.shape[0])) * np.finfo(row.dtype).eps) * norm
+    part = row.dtype.type((SLACK + np.sqrt(row.shape[0])) * np.finfo(row.dtype).eps)
+    return part * norm + np.finfo(row.dtype).tiny
 
 
 @kernel

@@ -25,6 +25,7 @@ from closure_kmeans.iteration import Clustering, Iteration
 from closure_kmeans.points import Points, arrange_points, precision, shifted, unit_rows
 from closure_kmeans.quantizer import (
     MANY_CENTERS,
+    MANY_PRODUCTS,
     SAMPLE_ROWS,
     Quantizer,
     count_probes,
@@ -290,21 +291,33 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         return medoids
 
     def _nearest(self, rows: NDArray[Any], exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        dtype = precision(rows.dtype)
+        n_centers = len(self.cluster_centers_)
         with Threads(count_threads(self.n_jobs)) as threads:
-            if exact or len(self.cluster_centers_) <= MANY_CENTERS:
-                mean, centers = centered(self.cluster_centers_, rows.dtype)
-                return nearest_centers(rows, centers, mean, threads)
-            return quantize(rows, self._quantizer(precision(rows.dtype), threads), threads)
+            if n_centers > MANY_CENTERS and not exact:
+                return quantize(rows, self._quantizer(dtype, threads), threads)
+            if dtype in self._quantizers or rows.size * n_centers > MANY_PRODUCTS:
+                cells = self._quantizer(dtype, threads).cells
+                if cells.axes.shape[1] > 0:  # else sketches are no help
+                    return quantize(rows, Quantizer(cells, len(cells.middles)), threads)
+            mean, centers = centered(self.cluster_centers_, rows.dtype)
+            return nearest_centers(rows, centers, mean, threads)
 
     def _quantizer(self, dtype: type[np.floating[Any]], threads: Threads) -> Quantizer:
-        """Cells for rows of a precision. How many of them to look into is measured once, in that of the centres."""
+        """Cells for rows of a precision. How many of them to look into is measured once, in that of the centres.
+
+        Of few centres, all are looked at.
+        """
         if dtype not in self._quantizers:
             own = precision(self.cluster_centers_.dtype)
             mean, centers = centered(self.cluster_centers_, dtype)
             cells = group_centers(centers, mean, threads)
-            if self._n_probes is None and dtype is own:
-                self._n_probes = count_probes(cells, centers, self._sample, threads)
-            n_probes = self._n_probes or self._quantizer(own, threads).n_probes
+            if len(centers) <= MANY_CENTERS:
+                n_probes = len(cells.middles)
+            else:
+                if self._n_probes is None and dtype is own:
+                    self._n_probes = count_probes(cells, centers, self._sample, threads)
+                n_probes = self._n_probes or self._quantizer(own, threads).n_probes
             self._quantizers[dtype] = Quantizer(cells, n_probes)
         quantizer: Quantizer = self._quantizers[dtype]
         return quantizer

@@ -2,7 +2,8 @@
 
 Up to some thousands of centres the search is exhaustive. Beyond, the centres are grouped into cells by the library's
 own k-means, and a row is compared with the centres in the cells nearest to it; how many cells are needed is measured on
-a sample of rows. Either way the answer is a pure function of each row.
+a sample of rows. Most of these centres are ruled out by sketches, a few numbers for each, which changes nothing but the
+time it takes; so many rows are searched for exhaustively that way, too. The answer is a pure function of each row.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics.pairwise import euclidean_distances
 
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
@@ -22,6 +24,8 @@ from closure_kmeans.points import Points, arrange_points, as_numbers, grow_leave
 
 # Centres above which cells are worth the trouble.
 MANY_CENTERS = 10_000
+# Products of numbers above which cells save more than it takes to build them, though all are looked into.
+MANY_PRODUCTS = 5 * 10**10
 # Rows that show how many cells to look into.
 SAMPLE_ROWS = 2000
 # Rows that show the accuracy of an assignment: it is known to half a percent or better.
@@ -35,6 +39,11 @@ EQUALLY_NEAR = 1 + 1e-9
 CELL_ITERATIONS, CELL_LEAF_SIZE = 12, 256
 # Rows that are sent to the cells together: enough for good products, few enough to fit the cache.
 ROWS_PER_SEARCH = 4096
+# Widths that sketches may have, and how many numbers of sketches cost as much as a centre that one does not rule out.
+SKETCH_WIDTHS = (32, 48, 64, 96, 128, 192, 256)
+COST_OF_A_CENTER = 600
+# Centres that show how many others a sketch rules out, the most of these, and the share of them that cells hold.
+SKETCH_SAMPLE, SKETCH_OTHERS, SHARE_IN_CELLS = 50, 50_000, 0.05
 
 
 class Cells(NamedTuple):
@@ -42,11 +51,13 @@ class Cells(NamedTuple):
 
     mean: NDArray[Any]  # (d,)
     centers: NDArray[Any]  # (k, d) cell after cell
-    norms: NDArray[Any]  # (k,) squared norms of the centres
     ids: NDArray[np.int32]  # (k,) the centre's place in the model
     starts: NDArray[np.int64]  # (n_cells + 1,) cell c holds centers[starts[c]:starts[c + 1]]
     middles: NDArray[Any]  # (n_cells, d) means of the cells
     middle_norms: NDArray[Any]  # (n_cells,)
+    axes: NDArray[np.float64]  # (d, m - 1) principal directions of the centres, orthonormal; none if m = d
+    sketches: NDArray[Any]  # (k, m) those of the centres; the centres themselves if m = d
+    sketch_norms: NDArray[Any]  # (k,) squared norms
 
 
 class Quantizer(NamedTuple):
@@ -106,11 +117,15 @@ def _search_cells(
     """Each row chooses its cells, each cell is visited by the rows that chose it, and the best of all visits counts."""
     cells = quantizer.cells
     rows = np.empty(X.shape, cells.centers.dtype)
+    sketches = np.empty((len(X), cells.sketches.shape[1]), rows.dtype)
     chosen = np.empty((len(X), quantizer.n_probes), np.int32)
+    reaches, offsets = np.empty((2, len(X)))
 
     def choose(first: int, last: int) -> None:
         rows[first:last] = shifted(X[first:last], cells.mean)
+        sketches[first:last] = sketch(rows[first:last], cells.axes)
         _kernels.choose_cells(rows, cells, chosen, first, last)
+        _kernels.bound_rows(rows, sketches, cells, chosen, reaches, offsets, first, last)
 
     each = -(-len(X) // threads.n_threads)
     threads.for_each_block(choose, len(X), each)
@@ -119,15 +134,15 @@ def _search_cells(
     # A part of the cells for each thread, with as many visits.
     cuts = np.searchsorted(starts, np.linspace(0, len(visits), threads.n_threads + 1))
     cuts[-1] = len(cells.middles)
-    best, second = np.empty((2, threads.n_threads, len(X)), rows.dtype)
+    best = np.empty((threads.n_threads, len(X)))
     choice = np.empty((threads.n_threads, len(X)), np.int32)
 
     def visit(part: int, _: int) -> None:
-        out = best[part], second[part], choice[part]
-        _kernels.visit_cells(rows, cells, visitors, starts, *out, cuts[part], cuts[part + 1])
+        known, out = (reaches, offsets), (best[part], choice[part])
+        _kernels.visit_cells(rows, sketches, cells, visitors, starts, *known, *out, cuts[part], cuts[part + 1])
 
     threads.for_each_block(visit, threads.n_threads, 1)
-    settle = partial(_kernels.settle_rows, rows, cells, chosen, best, second, choice, labels, distances)
+    settle = partial(_kernels.settle_rows, cells, best, choice, labels, distances)
     threads.for_each_block(settle, len(X), each)
 
 
@@ -209,7 +224,7 @@ def count_probes(cells: Cells, centers: NDArray[Any], sample: NDArray[Any], thre
 
 def count_cells(n_centers: int) -> int:
     """As many cells as make choosing them as dear as looking into them."""
-    return int(4 * np.sqrt(n_centers))
+    return int(2 * np.sqrt(n_centers))
 
 
 def group_centers(centers: NDArray[Any], mean: NDArray[Any], threads: Threads) -> Cells:
@@ -251,12 +266,61 @@ def make_cells(
 ) -> Cells:
     """Cells, from which centres are in them and where their middles are."""
     grouped = np.ascontiguousarray(centers[ids])
+    axes = choose_axes(grouped) if len(middles) > 1 else np.empty((len(mean), 0))
+    sketches = sketch(grouped, axes)
     return Cells(
         mean=mean,
         centers=grouped,
-        norms=np.einsum("ij,ij->i", grouped, grouped),
         ids=ids,
         starts=starts,
         middles=middles,
         middle_norms=np.einsum("ij,ij->i", middles, middles),
+        axes=axes,
+        sketches=sketches,
+        sketch_norms=np.einsum("ij,ij->i", sketches, sketches),
     )
+
+
+def sketch(rows: NDArray[Any], axes: NDArray[np.float64]) -> NDArray[Any]:
+    """The coordinates of rows along some directions, and the length of what is left: a few numbers for each.
+
+    Sketches are no farther apart than the rows are. Without directions, rows are their own sketches.
+    """
+    if axes.shape[1] == 0:
+        return rows
+    sketches = np.empty((len(rows), axes.shape[1] + 1), rows.dtype)
+    for first in range(0, len(rows), ROWS_PER_SEARCH):
+        block = slice(first, first + ROWS_PER_SEARCH)
+        precise = rows[block].astype(np.float64)  # a small difference of large numbers follows
+        coordinates = precise @ axes
+        left = np.einsum("ij,ij->i", precise, precise) - np.einsum("ij,ij->i", coordinates, coordinates)
+        with np.errstate(over="ignore"):  # of what overflows, nothing is ruled out
+            sketches[block, :-1], sketches[block, -1] = coordinates, np.sqrt(np.maximum(left, 0))
+    return sketches
+
+
+def choose_axes(centers: NDArray[Any]) -> NDArray[np.float64]:
+    """Directions for sketches of the width that makes for the fastest search; none if that is by whole centres.
+
+    It is found by some centres that look for their nearest neighbour, among as many others as cells hold.
+    """
+    others = centers[:: -(-len(centers) // SKETCH_OTHERS)].astype(np.float64)
+    sample = others[:: -(-len(others) // SKETCH_SAMPLE)]
+    distances = euclidean_distances(sample, others, squared=True)
+    n_near = 1 + int(SHARE_IN_CELLS * len(others))
+    if len(others) <= n_near:
+        return np.empty((centers.shape[1], 0))
+    ordered = np.partition(distances, (1, n_near), axis=1)  # the first is the centre itself
+    reach, farthest = ordered[:, 1:2], ordered[:, n_near, np.newaxis]
+    _, directions = np.linalg.eigh(np.cov(others.T).reshape(2 * [centers.shape[1]]))
+    best, lowest_cost = directions[:, :0], float(centers.shape[1])
+    for width in SKETCH_WIDTHS:
+        if width >= lowest_cost:
+            break
+        axes = directions[:, :-width:-1]
+        apart = euclidean_distances(sketch(sample, axes), sketch(others, axes), squared=True)
+        n_left = np.count_nonzero((apart < reach) & (distances <= farthest))
+        cost = width + COST_OF_A_CENTER * n_left / (n_near * len(sample))
+        if cost < lowest_cost:
+            best, lowest_cost = axes, cost
+    return np.ascontiguousarray(best)

@@ -30,7 +30,7 @@ COLMAP_MANY, COLMAP_PROBES = 1000, 16
 # Types of VISE's descriptors.
 VISE_TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<u1"), 4: np.dtype("<f4")}
 VISE_FLOATS = 4
-# What stands before the centres in VISE's file of words, and the size that VISE, which holds it in 32 bits, cannot read.
+# What stands before the centres in VISE's file of words; and VISE holds the size of a file in 32 bits.
 VISE_HEADER = struct.Struct("<B7If")
 VISE_TOO_LARGE = 2**32
 # The bit of OpenCV's criteria that says that their count holds.
