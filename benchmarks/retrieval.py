@@ -70,14 +70,15 @@ def photos(source: str) -> Collection:
 
 
 def run(collection: Collection, job: Job, threads: int) -> list[Row]:
-    """Learn one codebook, and score it in every way."""
+    """The scores of one codebook, and what they took in all."""
     began = perf_counter()
-    rows = list(score(collection, job, threads))
+    rows = list(learn_and_score(collection, job, threads))
     whole = perf_counter() - began
     return [row | {"whole_seconds": whole} for row in rows]
 
 
-def score(collection: Collection, job: Job, threads: int) -> Iterator[Row]:
+def learn_and_score(collection: Collection, job: Job, threads: int) -> Iterator[Row]:
+    """Learn one codebook, and score it in every way."""
     began = perf_counter()
     settings = {} if job.method == "hkm" else FLAT
     learned = learn_vocabulary(
@@ -166,8 +167,8 @@ def time_table(rows: list[Row]) -> str:
     if features and len(jobs) == len(seeds) * len(sizes) * len(METHODS):
         whole = [features[0] + sum(seconds for job, seconds in jobs.items() if job.seed == seed) for seed in seeds]
         text.append(
-            f"A run of one seed, from the photos to the last score, took {max(whole) / 60:.1f} minutes on "
-            f"{rows[0]['threads']} threads, {features[0]:.0f} s of it for features."
+            f"All of it adds up to {max(whole) / 60:.1f} minutes for a seed, from the photos to the last score, on "
+            f"{rows[0]['threads']} threads, {features[0]:.0f} s of them for features."
         )
     return "\n\n".join(text)
 

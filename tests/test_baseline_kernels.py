@@ -27,12 +27,6 @@ def make_forest(centers, n_trees=3, seed=0):
         return grow_forest(centers, n_trees, np.random.default_rng(seed), threads)
 
 
-@both_precisions
-def test_distance(dtype):
-    a, b = make_centers(np.random.default_rng(0), dtype, 2, 9)
-    assert _kernels.distance(a, b) == pytest.approx(reference.squared_distances([a], [b])[0, 0], rel=1e-6)
-
-
 # -- randomised k-d trees --------------------------------------------------------------------------------------------
 
 
@@ -115,6 +109,20 @@ def test_search_forest(dtype, n_candidates, own_centers):
         np.testing.assert_array_equal(expected, reference.search_nearest(rows[2:49], centers)[0])
 
 
+@pytest.mark.parametrize(("k", "n_trees"), [(1, 1), (2, 3), (700, 1), (700, 8)])
+def test_search_forests_of_any_size(k, n_trees):
+    """Whole numbers have many equals; queues of many groups, or of hardly a branch."""
+    rng = np.random.default_rng(0)
+    centers, rows = (rng.integers(0, 9, (n, 6)).astype(np.float32) for n in (k, 30))
+    forest = make_forest(centers, n_trees)
+    labels, nobody = np.empty(30, np.int32), np.full(30, -1, np.int32)
+    for n_candidates in (1, 40, k):
+        _kernels.search_forest(rows, centers, forest, n_candidates, nobody, labels, 0, 30)
+        met = [reference.forest_candidates(row, forest, n_trees, min(n_candidates, k)) for row in rows]
+        expected = [reference.nearest_candidate(row, centers, some) for row, some in zip(rows, met, strict=True)]
+        np.testing.assert_array_equal(labels, expected)
+
+
 @pytest.mark.parametrize("most", [1, 20, 32, 700])
 def test_the_queue(most):
     """The branch of the smallest bound comes first, of several the one that was put first."""
@@ -132,6 +140,17 @@ def test_the_queue(most):
                 place = _kernels.take_first(queue, n_put)
                 assert (queue.bounds[place], place) == heapq.heappop(twin)
                 assert queue.nodes[place] == 1000 + place
+
+
+def test_the_axis_of_copies():
+    """Where nothing spreads, or but for rounding, any axis will do, and none is taken twice."""
+    centers = np.full((5, 4), 0.1, np.float32)
+    node = np.arange(5, dtype=np.int32)
+    axes = {
+        _kernels.choose_cut(centers, node, draw, np.empty(4, np.float32), np.empty(4, np.float32))[0]
+        for draw in (0, 0.3, 0.6, 0.9)
+    }
+    assert axes == {0, 1, 2, 3}
 
 
 def test_first_largest():

@@ -37,9 +37,9 @@ def test_nearly_all_rows_find_their_nearest_center(fitted, dtype):
 def test_not_all_centers_are_looked_at(fitted):
     rows = load_sift()[10_000:10_100]
     fitted.predict(rows)
-    (some,) = (quantizer for dtype, quantizer in fitted._quantizers.items() if dtype == np.float32)
-    assert some.n_probes < (len(some.cells.starts) - 1) / 3
-    np.testing.assert_array_equal(np.sort(some.cells.ids), np.arange(800))
+    cells = fitted._cells[np.float32]
+    assert fitted._n_probes < len(cells.middles) / 3
+    np.testing.assert_array_equal(np.sort(cells.ids), np.arange(800))
 
 
 @pytest.mark.usefixtures("many_centers")
@@ -104,32 +104,50 @@ def test_sketches_are_no_farther_apart_than_rows(width):
     assert quantizer.sketch(rows, directions[:, :0]) is rows
 
 
-@pytest.mark.parametrize("kind", ["sift", "noise", "few", "narrow", "equal"])
-def test_sketches_are_used_where_they_pay(kind):
-    """Not where all directions are alike, nor for a few dimensions."""
+@pytest.mark.parametrize("n_features", [48, 64, 300])
+def test_sketches_are_used_where_they_pay(n_features):
+    """Not where all directions are alike, nor for a few dimensions, nor in double precision."""
     rng = np.random.default_rng(0)
-    centers = {
-        "sift": load_sift()[:3000].astype(np.float32),
-        "noise": rng.normal(size=(3000, 64)),
-        "few": rng.normal(size=(1, 64)),
-        "narrow": rng.normal(size=(3000, 2)) * [100, 1],
-        "equal": np.ones((500, 64)),
-    }[kind]
-    n_features, n_axes = quantizer.choose_axes(centers).shape
-    assert n_features == centers.shape[1]
-    assert n_axes + 1 in quantizer.SKETCH_WIDTHS if kind == "sift" else n_axes == 0 or kind == "equal"
+    noise = rng.normal(size=(2000, n_features)).astype(np.float32)
+    flat = (rng.normal(size=(2000, 8)) @ rng.normal(size=(8, n_features)) + 0.01 * noise).astype(np.float32)
+    assert quantizer.choose_axes(flat).shape == (n_features, 31)
+    for centers in (noise, noise[:1], flat[:, :32], flat.astype(np.float64)):
+        assert quantizer.choose_axes(centers).shape == (centers.shape[1], 0)
+    assert quantizer.choose_axes(load_sift()[:3000].astype(np.float32)).shape[1] + 1 in quantizer.SKETCH_WIDTHS
+    axes = quantizer.choose_axes(np.ones((500, n_features), np.float32))
+    np.testing.assert_allclose(axes.T @ axes, np.eye(axes.shape[1]), atol=1e-12)
 
 
 @pytest.mark.usefixtures("many_centers")
-def test_sketches_change_nothing_but_the_time(fitted, monkeypatch):
-    rows = load_sift()[10_000:18_000]
-    expected = fitted.predict(rows)
-    cells = fitted._quantizers[np.float32].cells
-    assert cells.sketches.shape[1] < cells.centers.shape[1]
+@pytest.mark.parametrize("n_jobs", [1, 2, 3])
+def test_sketches_change_nothing_but_the_time(fitted, monkeypatch, n_jobs):
+    rows = np.concatenate([load_sift()[10_000:16_000], np.zeros((9, 128), np.uint8), load_sift()[:300, ::-1]])
+    model = pickle.loads(pickle.dumps(fitted)).set_params(n_jobs=n_jobs)
+    labels, distances = model._nearest(rows)
+    assert model._cells[np.float32].sketches.shape[1] < 128
     monkeypatch.setattr(quantizer, "choose_axes", lambda centers: np.empty((centers.shape[1], 0)))
-    model = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(model.predict(rows), expected)
-    assert model._quantizers[np.float32].cells.sketches is model._quantizers[np.float32].cells.centers
+    other = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(other._nearest(rows), (labels, distances))
+    assert other._cells[np.float32].sketches is other._cells[np.float32].centers
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("noise", [0, 1e-9, 1e-3])
+def test_centers_in_few_dimensions_and_rows_that_are_not(dtype, noise):
+    """What is left of the centres beside the directions of their sketches is next to nothing, or nothing."""
+    rng = np.random.default_rng(0)
+    directions = rng.normal(size=(16, 64))
+    centers, rows = ((rng.normal(size=(n, 16)) @ directions) for n in (1000, 300))
+    centers += noise * rng.normal(size=centers.shape)
+    rows += 0.3 * rng.normal(size=rows.shape)
+    centers, rows = centers.astype(dtype), rows.astype(dtype)
+    with Threads(2) as threads:
+        cells = quantizer.group_centers(centers, np.zeros(64, dtype), threads)
+        labels, distances = quantizer.quantize(rows, quantizer.Quantizer(cells, len(cells.middles)), threads)
+    assert (cells.sketches.shape[1] < 64) == (dtype == np.float32)
+    expected, truth = reference.search_nearest(rows, centers)
+    np.testing.assert_array_equal(labels, expected)
+    np.testing.assert_allclose(distances, truth, rtol=1e-6)
 
 
 @pytest.mark.parametrize("limit", [500, 1000])
@@ -138,15 +156,19 @@ def test_an_exact_search_by_sketches(fitted, monkeypatch, limit, dtype):
     """Of so many rows that cells are built for it, be the centres few or many."""
     for module in (base, quantizer):
         monkeypatch.setattr(module, "MANY_CENTERS", limit)
+    monkeypatch.setattr(base, "SOME_CENTERS", 100)
+    monkeypatch.setattr(quantizer, "VISITS_PER_SEARCH", 20_000)
     rows = load_sift()[10_000:13_000].astype(dtype)
-    expected = reference.search_nearest(rows, fitted.cluster_centers_)
+    expected, distances = reference.search_nearest(rows, fitted.cluster_centers_)
     model = pickle.loads(pickle.dumps(fitted))
-    for n_cells in (0, 1):  # not yet worth it; built for it; built before
-        np.testing.assert_array_equal(model.predict(rows, exact=True), expected[0])
-        assert len(model._quantizers) == n_cells
-        monkeypatch.setattr(base, "MANY_PRODUCTS", 10**6)
-    np.testing.assert_array_equal(model.predict(rows[:7], exact=True), expected[0][:7])
-    np.testing.assert_allclose(model._nearest(rows, exact=True)[1], expected[1], rtol=1e-6)
+    np.testing.assert_array_equal(model.predict(rows, exact=True), expected)
+    assert not model._cells
+    monkeypatch.setattr(base, "MANY_ROWS", 3000)
+    for n_rows in (3000, 7):  # cells are built; they are there
+        found, apart = model._nearest(rows[:n_rows], exact=True)
+        np.testing.assert_array_equal(found, expected[:n_rows])
+        np.testing.assert_allclose(apart, distances[:n_rows], rtol=1e-6)
+        assert len(model._cells) == 1
 
 
 @pytest.mark.parametrize("kind", ["equal", "line", "far"])

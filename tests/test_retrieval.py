@@ -943,7 +943,7 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
         ),
         ((*HKM_OF_100, "--levels", "9"), 1, "levels must be at most 2, the depth of the tree of words, got 9"),
         ((*HKM_OF_100, "--levels", "0"), 1, "levels must be at least 1"),
-        (("evaluate", "ukbench", "{photos}", "--words", "0"), 1, "n_words must be at least 2"),
+        (("evaluate", "ukbench", "{photos}", "--words", "0"), 1, "words must be at least 2"),
         (("evaluate", "ukbench", "{photos}", "--words", "50,99999999"), 1, "at most that of the descriptors"),
         (("query", "{made}", "{folder}/flat.png", "--montage", "{folder}/flat.png"), 2, "would be overwritten"),
         (
@@ -1004,9 +1004,30 @@ def test_photos_that_are_gone(run, made, photos, tmp_path):
     arguments = ("query", made, photos / "image000.png", "--montage", tmp_path / "row.png")
     assert "gone" not in run(*arguments)
     rewritten(made, lambda arrays, facts: facts.update(folders=[str(tmp_path)]))
-    assert "Warning: gone are 10 of the photos found, the first is 'image000.png'" in run(*arguments)
-    assert "there is no other photo" in run("query", made, photos / "image000.png", "--matches", tmp_path / "lines.png")
-    assert not (tmp_path / "lines.png").exists()
+    assert "Warning: 10 of the photos found are gone, the first is 'image000.png'" in run(*arguments)
+    lines = tmp_path / "lines.png"
+    assert "there is no other photo" in run("query", made, photos / "image000.png", "--matches", lines, code=1)
+    assert not lines.exists()
+
+
+def test_lines_do_not_depend_on_how_many_results_are_listed(run, made, photos, tmp_path):
+    query = ("query", made, photos / "image000.png", "--rerank", "--matches")
+    assert len(run(*query, tmp_path / "one.png", "--results", 1).splitlines()) == 1
+    run(*query, tmp_path / "ten.png")
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "ten.png").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--words", "0"), "words must be at least 2, got 0"),
+        (("--words", "20", "--subsets", "6"), "must be whole groups of 4, got 6"),
+        (("--words", "20", "--subsets", "4000"), "subsets must have 1 to"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_is_refused_before_features_are_taken(run, photos, tmp_path, arguments, message):
+    assert message in run("evaluate", "ukbench", photos, *arguments, "--work", tmp_path / "work", code=1)
+    assert not (tmp_path / "work").exists()
 
 
 def test_what_is_skipped_is_said(run, photos, tmp_path):
@@ -1090,6 +1111,10 @@ def test_the_cells_of_many_words_are_kept(celled, collection, tmp_path, monkeypa
         ("starts", lambda a: a * 2),
         ("middles", lambda a: a * np.nan),
         ("middles", lambda a: a[:1]),
+        ("axes", lambda a: 1.01 * np.eye(len(a), 31)),
+        ("axes", lambda a: np.full((len(a), 3), np.nan)),
+        ("axes", lambda a: a.astype(np.float32)),
+        ("axes", lambda a: a[:-1]),
     ],
 )
 def test_cells_that_do_not_add_up(celled, tmp_path, name, change):

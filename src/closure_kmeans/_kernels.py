@@ -61,6 +61,8 @@ WHOLE_GROUP = (1 << GROUP) - 1
 
 # Rounding of a product in units of the precision: a move must gain more than this to count as one.
 SLACK = 8
+# What float32 can tell from zero.
+TINY = float(np.finfo(np.float32).tiny)
 
 # How far ahead rows are asked for, and how many bytes of each: the rest of a long row follows by itself.
 ROWS_AHEAD = 32
@@ -688,6 +690,16 @@ def search_row(row: Array, centers: Array) -> int:
 
 
 @kernel
+def plain_distance(a: Array, b: Array) -> Any:
+    """The squared distance in the precision of the arrays: within d units in the last place of the true one."""
+    total = a.dtype.type(0)
+    for t in range(a.shape[0]):
+        difference = a[t] - b[t]
+        total += difference * difference
+    return total
+
+
+@kernel
 def squared_distance(a: Array, b: Array) -> float:
     """In double precision, from the differences."""
     total = 0.0
@@ -760,31 +772,29 @@ def bound_rows(
     sketches: Array,
     cells: Cells,
     chosen: Array,
-    reaches: Array,
+    nearest: Array,
+    distances: Array,
     offsets: Array,
     first: int,
     last: int,
 ) -> None:
-    """How far the nearest centre of each row is at most, by its nearest cell, for rows ``first <= row < last``.
+    """The nearest centre in the nearest cell and its squared distance, to begin with, for rows ``first <= row < last``.
 
-    A centre is out of reach if the score of its sketch is above the reach plus the row's offset, whatever was rounded,
-    and whatever was too small to be told from zero.
+    A centre is farther than that if the score of its sketch is above the distance plus the row's offset.
     """
-    zero = rows.dtype.type(0)
     largest_norm = cells.sketch_norms.max()
-    widening = 1 + 2 * (SLACK + rows.shape[1]) * np.finfo(rows.dtype).eps
     for i in range(first, last):
-        nearest = np.inf
-        for j in range(cells.starts[chosen[i, 0]], cells.starts[chosen[i, 0] + 1]):
-            distance = zero
-            for t in range(rows.shape[1]):
-                difference = rows[i, t] - cells.centers[j, t]
-                distance += difference * difference
-            nearest = min(nearest, distance)
-        norm = zero
+        begin, end = cells.starts[chosen[i, 0]], cells.starts[chosen[i, 0] + 1]
+        lowest = np.inf
+        nearest[i] = begin
+        for j in range(begin, end):
+            distance = plain_distance(rows[i], cells.centers[j])
+            if distance < lowest:
+                nearest[i], lowest = j, distance
+        distances[i] = squared_distance(rows[i], cells.centers[nearest[i]])
+        norm = rows.dtype.type(0)
         for t in range(sketches.shape[1]):
             norm += sketches[i, t] * sketches[i, t]
-        reaches[i] = widening * nearest
         offsets[i] = rounding(sketches[i], largest_norm) - norm
 
 
@@ -795,25 +805,23 @@ def visit_cells(
     cells: Cells,
     visitors: Array,
     starts: Array,
-    reaches: Array,
     offsets: Array,
     best: Array,
     choice: Array,
     first: int,
     last: int,
 ) -> None:
-    """The smallest squared distance of each row, and the centre of it, in the cells ``first <= cell < last``.
+    """Improve the smallest squared distance of each row, and the centre of it, by the cells ``first <= cell < last``.
 
     The rows ``visitors[starts[cell]:starts[cell + 1]]`` look into a cell. The sketches of as many as a vector has
     numbers are the columns of a panel, and those of the cell's centres are multiplied with it in tiles. The few centres
-    that are not out of reach then are compared one by one, in double precision; of equally near ones the one of the
-    lowest id is chosen. So the result is a pure function of each row, and not of its sketch.
+    that are not ruled out then are compared one by one, in double precision where it matters; of equally near ones the
+    one of the lowest id is chosen. So the result is a pure function of each row, and not of its sketch.
     """
     n_centers, width = cells.sketches.shape
     dtype = cells.sketches.dtype
     lanes = numbers_per_vector(cells.sketches)
-    best[:] = np.inf
-    choice[:] = -1
+    in_doubt = 1 + 2 * (SLACK + rows.shape[1]) * np.finfo(rows.dtype).eps
     panel_rows = np.zeros((lanes, width), dtype)
     panel = np.empty((width, lanes), dtype)
     limits = np.empty(lanes, dtype)
@@ -826,7 +834,7 @@ def visit_cells(
             visiting = visitors[begin : min(begin + lanes, starts[cell + 1])]
             for i in range(visiting.shape[0]):
                 row = visiting[i]
-                limits[i] = min(reaches[row], best[row]) + offsets[row]
+                limits[i] = best[row] + offsets[row]
                 for t in range(width):
                     panel_rows[i, t] = sketches[row, t]
             for i in range(visiting.shape[0], lanes):
@@ -846,17 +854,20 @@ def visit_cells(
                         continue
                     for i in range(visiting.shape[0]):
                         if bits[r] >> i & 1:
-                            row = visiting[i]
-                            distance = squared_distance(rows[row], cells.centers[j + r])
-                            if is_nearer(distance, j + r, best[row], choice[row], cells.ids):
-                                best[row], choice[row] = distance, j + r
-                                limits[i] = min(reaches[row], distance) + offsets[row]
+                            row, center = visiting[i], j + r
+                            plain = plain_distance(rows[row], cells.centers[center])
+                            if best[row] * in_doubt + TINY < plain < np.inf:
+                                continue
+                            distance = squared_distance(rows[row], cells.centers[center])
+                            if is_nearer(distance, center, best[row], choice[row], cells.ids):
+                                best[row], choice[row] = distance, center
+                                limits[i] = distance + offsets[row]
 
 
 @kernel
 def is_nearer(distance: float, center: int, best: float, choice: int, ids: Array) -> bool:
-    """Whether a centre is nearer than the one chosen so far, or as near and of a lower id. None is chosen by -1."""
-    return choice < 0 or distance < best or (distance == best and ids[center] < ids[choice])
+    """Whether a centre is nearer than the one chosen so far, or as near and of a lower id."""
+    return distance < best or (distance == best and ids[center] < ids[choice])
 
 
 @kernel
@@ -865,11 +876,10 @@ def settle_rows(
 ) -> None:
     """The nearest centre of all parts of the cells and its squared distance, for rows ``first <= row < last``."""
     for i in range(first, last):
-        nearest, smallest = -1, np.inf
-        for part in range(best.shape[0]):
-            center = choice[part, i]
-            if center >= 0 and is_nearer(best[part, i], center, smallest, nearest, cells.ids):
-                nearest, smallest = center, best[part, i]
+        nearest, smallest = choice[0, i], best[0, i]
+        for part in range(1, best.shape[0]):
+            if is_nearer(best[part, i], choice[part, i], smallest, nearest, cells.ids):
+                nearest, smallest = choice[part, i], best[part, i]
         labels[i] = cells.ids[nearest]
         distances[i] = smallest
 
@@ -878,13 +888,12 @@ def settle_rows(
 def rounding(row: Array, largest_norm: Any) -> Any:
     """How much rounding can make of the difference of a row's scores; ``largest_norm`` is that of what is scored.
 
-    The errors of a sum add up like steps of a random walk; and what is too small may have become zero.
+    All sums may have been rounded the same way, and what is too small may have become zero.
     """
     norm = largest_norm
     for t in range(row.shape[0]):
         norm += row[t] * row[t]
-    part = row.dtype.type((SLACK + np.sqrt(row.shape[0])) * np.finfo(row.dtype).eps)
-    return part * norm + np.finfo(row.dtype).tiny
+    return row.dtype.type((SLACK + row.shape[0]) * np.finfo(row.dtype).eps) * norm + row.dtype.type(TINY)
 
 
 @kernel

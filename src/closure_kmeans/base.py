@@ -25,8 +25,10 @@ from closure_kmeans.iteration import Clustering, Iteration
 from closure_kmeans.points import Points, arrange_points, precision, shifted, unit_rows
 from closure_kmeans.quantizer import (
     MANY_CENTERS,
-    MANY_PRODUCTS,
+    MANY_ROWS,
     SAMPLE_ROWS,
+    SOME_CENTERS,
+    Cells,
     Quantizer,
     count_probes,
     find_centers,
@@ -291,36 +293,35 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         return medoids
 
     def _nearest(self, rows: NDArray[Any], exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        dtype = precision(rows.dtype)
-        n_centers = len(self.cluster_centers_)
         with Threads(count_threads(self.n_jobs)) as threads:
-            if n_centers > MANY_CENTERS and not exact:
-                return quantize(rows, self._quantizer(dtype, threads), threads)
-            if dtype in self._quantizers or rows.size * n_centers > MANY_PRODUCTS:
-                cells = self._quantizer(dtype, threads).cells
-                if cells.axes.shape[1] > 0:  # else sketches are no help
-                    return quantize(rows, Quantizer(cells, len(cells.middles)), threads)
-            mean, centers = centered(self.cluster_centers_, rows.dtype)
-            return nearest_centers(rows, centers, mean, threads)
+            if len(self.cluster_centers_) > MANY_CENTERS and not exact:
+                return quantize(rows, self._quantizer(precision(rows.dtype), threads), threads)
+            return self._nearest_of_all(rows, threads)
+
+    def _nearest_of_all(self, rows: NDArray[Any], threads: Threads) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        dtype = precision(rows.dtype)
+        if dtype in self._cells or (len(rows) >= MANY_ROWS and len(self.cluster_centers_) >= SOME_CENTERS):
+            cells = self._grouped(dtype, threads)
+            if cells.axes.shape[1] > 0:  # without sketches, cells are no help
+                return quantize(rows, Quantizer(cells, len(cells.middles)), threads)
+        mean, centers = centered(self.cluster_centers_, rows.dtype)
+        return nearest_centers(rows, centers, mean, threads)
 
     def _quantizer(self, dtype: type[np.floating[Any]], threads: Threads) -> Quantizer:
-        """Cells for rows of a precision. How many of them to look into is measured once, in that of the centres.
-
-        Of few centres, all are looked at.
-        """
-        if dtype not in self._quantizers:
+        """Cells for rows of a precision. How many of them to look into is measured once, in that of the centres."""
+        if self._n_probes is None:
             own = precision(self.cluster_centers_.dtype)
+            _, centers = centered(self.cluster_centers_, own)
+            self._n_probes = count_probes(self._grouped(own, threads), centers, self._sample, threads)
+        return Quantizer(self._grouped(dtype, threads), self._n_probes)
+
+    def _grouped(self, dtype: type[np.floating[Any]], threads: Threads) -> Cells:
+        """The centres in cells, in a precision."""
+        if dtype not in self._cells:
             mean, centers = centered(self.cluster_centers_, dtype)
-            cells = group_centers(centers, mean, threads)
-            if len(centers) <= MANY_CENTERS:
-                n_probes = len(cells.middles)
-            else:
-                if self._n_probes is None and dtype is own:
-                    self._n_probes = count_probes(cells, centers, self._sample, threads)
-                n_probes = self._n_probes or self._quantizer(own, threads).n_probes
-            self._quantizers[dtype] = Quantizer(cells, n_probes)
-        quantizer: Quantizer = self._quantizers[dtype]
-        return quantizer
+            self._cells[dtype] = group_centers(centers, mean, threads)
+        cells: Cells = self._cells[dtype]
+        return cells
 
     def _own_quantizer(self) -> Quantizer | None:
         """Cells in the precision of the centres; none where all are compared."""
@@ -401,7 +402,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return state | {"_quantizers": {}} if "_quantizers" in state else state  # rebuilt faster than stored
+        return state | {"_cells": {}} if "_cells" in state else state  # rebuilt faster than stored
 
     @property
     def _n_features_out(self) -> int:
@@ -439,5 +440,5 @@ def fitted_attributes(
         "stopped_by_": outcome.stopped_by,
         "_sample": sample.copy(),
         "_n_probes": None,
-        "_quantizers": {},
+        "_cells": {},
     }

@@ -3,7 +3,8 @@
 Up to some thousands of centres the search is exhaustive. Beyond, the centres are grouped into cells by the library's
 own k-means, and a row is compared with the centres in the cells nearest to it; how many cells are needed is measured on
 a sample of rows. Most of these centres are ruled out by sketches, a few numbers for each, which changes nothing but the
-time it takes; so many rows are searched for exhaustively that way, too. The answer is a pure function of each row.
+time it takes; with many rows, an exhaustive search looks into all cells that way. The answer is a pure function of each
+row.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 from sklearn.metrics.pairwise import euclidean_distances
 
 from closure_kmeans import _compiled as _kernels
@@ -24,8 +26,8 @@ from closure_kmeans.points import Points, arrange_points, as_numbers, grow_leave
 
 # Centres above which cells are worth the trouble.
 MANY_CENTERS = 10_000
-# Products of numbers above which cells save more than it takes to build them, though all are looked into.
-MANY_PRODUCTS = 5 * 10**10
+# Rows, and centres, from which on cells save more than it takes to build them, though all are looked into.
+MANY_ROWS, SOME_CENTERS = 20_000, 2000
 # Rows that show how many cells to look into.
 SAMPLE_ROWS = 2000
 # Rows that show the accuracy of an assignment: it is known to half a percent or better.
@@ -37,13 +39,13 @@ RECALL = 0.998
 EQUALLY_NEAR = 1 + 1e-9
 # Iterations and leaf size of the k-means over the centres.
 CELL_ITERATIONS, CELL_LEAF_SIZE = 12, 256
-# Rows that are sent to the cells together: enough for good products, few enough to fit the cache.
-ROWS_PER_SEARCH = 4096
+# Rows that are sent to the cells together: enough for good products, few enough to fit the cache; and visits of theirs.
+ROWS_PER_SEARCH, VISITS_PER_SEARCH = 4096, 1 << 20
 # Widths that sketches may have, and how many numbers of sketches cost as much as a centre that one does not rule out.
 SKETCH_WIDTHS = (32, 48, 64, 96, 128, 192, 256)
 COST_OF_A_CENTER = 600
-# Centres that show how many others a sketch rules out, the most of these, and the share of them that cells hold.
-SKETCH_SAMPLE, SKETCH_OTHERS, SHARE_IN_CELLS = 50, 50_000, 0.05
+# Centres that show how many others a sketch rules out, the most numbers of those, and the share of them in cells.
+SKETCH_SAMPLE, SKETCH_NUMBERS, SHARE_IN_CELLS = 50, 50_000 * 128, 0.05
 
 
 class Cells(NamedTuple):
@@ -99,10 +101,11 @@ def quantize(X: NDArray[Any], quantizer: Quantizer, threads: Threads) -> tuple[N
     def search(helpers: Threads, first: int, last: int) -> None:
         _search_cells(X[first:last], quantizer, labels[first:last], distances[first:last], helpers)
 
-    if len(X) < ROWS_PER_SEARCH:
+    at_once = min(ROWS_PER_SEARCH, VISITS_PER_SEARCH // quantizer.n_probes + 1)
+    if len(X) < at_once:
         search(threads, 0, len(X))
     else:
-        block = search_block(len(X), ROWS_PER_SEARCH, threads)
+        block = search_block(len(X), at_once, threads)
         threads.for_each_block(partial(search, Threads(1)), len(X), block)
     return labels, distances
 
@@ -119,13 +122,14 @@ def _search_cells(
     rows = np.empty(X.shape, cells.centers.dtype)
     sketches = np.empty((len(X), cells.sketches.shape[1]), rows.dtype)
     chosen = np.empty((len(X), quantizer.n_probes), np.int32)
-    reaches, offsets = np.empty((2, len(X)))
+    nearest = np.empty(len(X), np.int32)
+    known, offsets = np.empty((2, len(X)))
 
     def choose(first: int, last: int) -> None:
         rows[first:last] = shifted(X[first:last], cells.mean)
         sketches[first:last] = sketch(rows[first:last], cells.axes)
         _kernels.choose_cells(rows, cells, chosen, first, last)
-        _kernels.bound_rows(rows, sketches, cells, chosen, reaches, offsets, first, last)
+        _kernels.bound_rows(rows, sketches, cells, chosen, nearest, known, offsets, first, last)
 
     each = -(-len(X) // threads.n_threads)
     threads.for_each_block(choose, len(X), each)
@@ -134,12 +138,11 @@ def _search_cells(
     # A part of the cells for each thread, with as many visits.
     cuts = np.searchsorted(starts, np.linspace(0, len(visits), threads.n_threads + 1))
     cuts[-1] = len(cells.middles)
-    best = np.empty((threads.n_threads, len(X)))
-    choice = np.empty((threads.n_threads, len(X)), np.int32)
+    best, choice = (np.tile(begin, (threads.n_threads, 1)) for begin in (known, nearest))
 
     def visit(part: int, _: int) -> None:
-        known, out = (reaches, offsets), (best[part], choice[part])
-        _kernels.visit_cells(rows, sketches, cells, visitors, starts, *known, *out, cuts[part], cuts[part + 1])
+        out = best[part], choice[part]
+        _kernels.visit_cells(rows, sketches, cells, visitors, starts, offsets, *out, cuts[part], cuts[part + 1])
 
     threads.for_each_block(visit, threads.n_threads, 1)
     settle = partial(_kernels.settle_rows, cells, best, choice, labels, distances)
@@ -223,7 +226,7 @@ def count_probes(cells: Cells, centers: NDArray[Any], sample: NDArray[Any], thre
 
 
 def count_cells(n_centers: int) -> int:
-    """As many cells as make choosing them as dear as looking into them."""
+    """As many cells as make choosing them about as dear as looking into them, by sketches."""
     return int(2 * np.sqrt(n_centers))
 
 
@@ -247,14 +250,15 @@ def group_centers(centers: NDArray[Any], mean: NDArray[Any], threads: Threads) -
     if stopped_by == "interrupted":
         raise KeyboardInterrupt
     members, starts = _kernels.group_by_label(state.labels, n_cells)
-    return make_cells(centers, mean, tree.members[members], starts, state.clusters.centers + points.mean)
+    middles = state.clusters.centers + points.mean
+    return make_cells(centers, mean, tree.members[members], starts, middles, choose_axes(centers))
 
 
 def one_cell(centers: NDArray[Any], mean: NDArray[Any]) -> Quantizer:
     """All centres in one cell."""
     ids = np.arange(len(centers), dtype=np.int32)
-    cells = make_cells(centers, mean, ids, np.array([0, len(centers)]), np.zeros((1, len(mean)), centers.dtype))
-    return Quantizer(cells, n_probes=1)
+    middles, no_axes = np.zeros((1, len(mean)), centers.dtype), np.empty((len(mean), 0))
+    return Quantizer(make_cells(centers, mean, ids, np.array([0, len(centers)]), middles, no_axes), n_probes=1)
 
 
 def make_cells(
@@ -263,10 +267,10 @@ def make_cells(
     ids: NDArray[np.int32],
     starts: NDArray[np.int64],
     middles: NDArray[Any],
+    axes: NDArray[np.float64],
 ) -> Cells:
-    """Cells, from which centres are in them and where their middles are."""
+    """Cells, from which centres are in them, where their middles are, and along which directions sketches are made."""
     grouped = np.ascontiguousarray(centers[ids])
-    axes = choose_axes(grouped) if len(middles) > 1 else np.empty((len(mean), 0))
     sketches = sketch(grouped, axes)
     return Cells(
         mean=mean,
@@ -302,18 +306,21 @@ def sketch(rows: NDArray[Any], axes: NDArray[np.float64]) -> NDArray[Any]:
 def choose_axes(centers: NDArray[Any]) -> NDArray[np.float64]:
     """Directions for sketches of the width that makes for the fastest search; none if that is by whole centres.
 
-    It is found by some centres that look for their nearest neighbour, among as many others as cells hold.
+    It is found by some centres that look for their nearest neighbour, among as many others as cells hold. There are
+    sketches of float32 only: they are computed in double precision, so that all their errors are those of float32.
     """
-    others = centers[:: -(-len(centers) // SKETCH_OTHERS)].astype(np.float64)
+    n_features = centers.shape[1]
+    others = centers[:: -(-centers.size // SKETCH_NUMBERS)].astype(np.float64)
+    n_near = 1 + int(SHARE_IN_CELLS * len(others))
+    if centers.dtype != np.float32 or len(others) <= n_near or n_features <= SKETCH_WIDTHS[0]:
+        return np.empty((n_features, 0))
     sample = others[:: -(-len(others) // SKETCH_SAMPLE)]
     distances = euclidean_distances(sample, others, squared=True)
-    n_near = 1 + int(SHARE_IN_CELLS * len(others))
-    if len(others) <= n_near:
-        return np.empty((centers.shape[1], 0))
     ordered = np.partition(distances, (1, n_near), axis=1)  # the first is the centre itself
     reach, farthest = ordered[:, 1:2], ordered[:, n_near, np.newaxis]
-    _, directions = np.linalg.eigh(np.cov(others.T).reshape(2 * [centers.shape[1]]))
-    best, lowest_cost = directions[:, :0], float(centers.shape[1])
+    most = min(n_features, SKETCH_WIDTHS[-1])
+    _, directions = eigh(np.cov(others.T), subset_by_index=(n_features - most, n_features - 1))
+    best, lowest_cost = directions[:, :0], float(n_features)
     for width in SKETCH_WIDTHS:
         if width >= lowest_cost:
             break

@@ -135,7 +135,7 @@ def unpack_model(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMean
         setattr(model, name, value)
     _check_probes(path, facts["n_probes"], len(centers))
     model._n_probes = facts["n_probes"]
-    model._quantizers = {}
+    model._cells = {}
     return model
 
 

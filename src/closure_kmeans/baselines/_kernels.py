@@ -1,7 +1,7 @@
 """The compiled functions of the baselines, by the rules of ``closure_kmeans._kernels``.
 
-Three functions of that module are compiled into these. Numba's cache does not notice a change of a function in another
-file: whoever changes ``fetch_row``, ``load_row`` or ``squared_distance`` should empty it.
+Functions of that module are compiled into these. Numba's cache does not notice a change of a function in another file:
+whoever changes ``fetch_row``, ``load_row``, ``plain_distance`` or ``squared_distance`` should empty it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._kernels import Array, fetch_row, kernel, load_row, squared_distance
+from closure_kmeans._kernels import Array, fetch_row, kernel, load_row, plain_distance, squared_distance
 
 if TYPE_CHECKING:
     from closure_kmeans.baselines.approximate import Forest
@@ -40,7 +40,8 @@ class Queue(NamedTuple):
     """Branches of trees that were not taken, of which the one of the smallest bound is asked for again and again.
 
     It is looked for among all: processors compare so many numbers at once that a heap takes longer. Each place is used
-    once; where a branch was taken out, the key is ``NO_KEY``.
+    once; where a branch was taken out, the key is ``NO_KEY``. Bounds that float32 cannot tell apart come in the order
+    that they were put in.
     """
 
     bounds: NDArray[np.float32]  # (m,) how far a branch is at least
@@ -48,16 +49,6 @@ class Queue(NamedTuple):
     nodes: NDArray[np.int32]  # (m,) where a branch begins
     keys: NDArray[np.int64]  # (m,)
     lowest: NDArray[np.int64]  # (m / QUEUE_GROUP + GROUPS_AT_ONCE,) the lowest key of each group
-
-
-@kernel
-def distance(a: Array, b: Array) -> Any:
-    """The squared distance in the precision of the arrays: within d units in the last place of the true one."""
-    total = a.dtype.type(0)
-    for t in range(a.shape[0]):
-        difference = a[t] - b[t]
-        total += difference * difference
-    return total
 
 
 # -- randomised k-d trees over centres -------------------------------------------------------------------------------
@@ -81,12 +72,12 @@ def choose_cut(centers: Array, node: Array, draw: float, means: Array, spread: A
             spread[t] += difference * difference
     for t in range(means.shape[0]):
         means[t] /= size
-        spread[t] -= size * means[t] * means[t]
-    bits = spread.view(np.int32)
+        spread[t] = max(spread[t] - size * means[t] * means[t], 0)
+    bits = spread.view(np.int32)  # they sort as the numbers do, which are not negative
     axis = 0
     for _ in range(1 + int(draw * min(WIDEST_AXES, spread.shape[0]))):
         axis = first_largest(bits)
-        spread[axis] = -np.inf
+        bits[axis] = -1
     return axis, origin[axis] + means[axis]
 
 
@@ -269,7 +260,7 @@ def nearest_candidate(row: Array, centers: Array, candidates: Array, own: int) -
     """
     best, second, choice = np.inf, np.inf, -1
     for i in range(candidates.shape[0]):
-        score = distance(row, centers[candidates[i]])
+        score = plain_distance(row, centers[candidates[i]])
         if score < best:
             best, second, choice = score, best, candidates[i]
         elif score < second:
@@ -299,7 +290,7 @@ def draw_canopy(
     """
     size = 0
     for i in range(first, last):
-        apart = distance(coordinates[i], coordinates[middle])
+        apart = plain_distance(coordinates[i], coordinates[middle])
         if apart <= loose:
             members[first + size] = i
             size += 1
@@ -343,7 +334,7 @@ def assign_canopies(
         for i in range(end - begin):
             load_row(points.rows, begin + i, points.mean, rows, i)
             new_labels[begin + i] = labels[begin + i]
-            best[i] = distance(rows[i], clusters.centers[labels[begin + i]])
+            best[i] = plain_distance(rows[i], clusters.centers[labels[begin + i]])
         n_pairs += end - begin
         for canopy in range(canopies.starts.shape[0] - 1):
             members = canopies.members[canopies.starts[canopy] : canopies.starts[canopy + 1]]
@@ -391,7 +382,7 @@ def nearest_children(
         begin, end = starts[nodes[i]], starts[nodes[i] + 1]
         choice, smallest = begin, np.inf
         for child in range(begin, end):
-            apart = distance(row[0], centers[child])
+            apart = plain_distance(row[0], centers[child])
             if apart < smallest:
                 choice, smallest = child, apart
         if smallest == np.inf:  # too far away for single precision

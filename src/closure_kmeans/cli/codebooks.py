@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 from tqdm import tqdm
 
+from closure_kmeans._files import library
 from closure_kmeans.cli.common import EXISTING_FOLDER, Manner, example, numbers, some_of, together, with_manner
 from closure_kmeans.cli.photos import METHODS, Features, collect_photos, with_features, with_nearest, with_sift
 
@@ -100,14 +101,18 @@ def evaluate(
     them among the first four. oxford: the queries are those of GROUND_TRUTH, and the score is the mean average
     precision.
     """
+    library("cv2", "images", "retrieval")
+    from closure_kmeans.features import list_images
     from closure_kmeans.retrieval import read_oxford
-    from closure_kmeans.retrieval.experiment import compare
+    from closure_kmeans.retrieval.experiment import check_images, compare
 
     if (protocol == "oxford") != (ground_truth is not None):
         raise click.UsageError("oxford needs the folder GROUND_TRUTH, and ukbench takes none")
     queries = None if ground_truth is None else read_oxford(ground_truth)
     if protocol == "ukbench" and features.skip:
         raise click.UsageError("--skip would break the groups of four of ukbench")
+    if not features.skip:
+        check_images(compared.plan, len(list_images(images)), whole_groups=queries is None)  # before the long work
     collection, key = collect_photos(images, features.extraction, manner, skip=features.skip, work=features.work)
     rows = compare(
         collection,

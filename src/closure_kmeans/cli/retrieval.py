@@ -223,25 +223,24 @@ def query(
     found = opened.search(
         asked,
         norm=norm,
-        n_results=results,
+        n_results=results if matches is None else max(results, 2),  # the first may be the query itself
         n_rerank=reranking.verify if reranking.rerank else 0,
         verification=verification,
         n_jobs=threads,
     )
-    _show(found, as_json)
+    _show(found[:results], as_json)
     gone = [result.name for result in found if not opened.path_of(result.image).exists()]
     if gone and (montage or matches):
-        click.echo(f"Warning: gone are {len(gone)} of the photos found, the first is '{gone[0]}'", err=True)
+        click.echo(f"Warning: {len(gone)} of the photos found are gone, the first is '{gone[0]}'", err=True)
     if montage is not None:
-        save_picture(montage, draw_results(opened, image, found, box))
+        save_picture(montage, draw_results(opened, image, found[:results], box))
     if matches is not None:
         here = image.resolve()
         others = (result for result in found if result.name not in gone and opened.path_of(result.image) != here)
         other = next(others, None)
         if other is None:
-            click.echo("Warning: there is no other photo to draw lines to", err=True)
-        else:
-            save_picture(matches, draw_matches(opened, image, asked, other, verification))
+            raise click.ClickException(f"'{matches}' was not written: there is no other photo to draw lines to")
+        save_picture(matches, draw_matches(opened, image, asked, other, verification))
 
 
 @retrieval.command(epilog=example("closure-kmeans retrieval add photos.index MORE/"))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm.auto import tqdm
 
+from closure_kmeans import _validation as check
 from closure_kmeans._files import reading, replacing
 from closure_kmeans.retrieval.collection import Collection, take
 from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
@@ -179,11 +180,17 @@ def _write_scores(folder: Path | None, scores: dict[str, list[Row]]) -> None:
 
 def _check_plan(plan: Plan, collection: Collection, *, whole_groups: bool) -> None:
     """Before hours of work."""
+    check_images(plan, len(collection.names), whole_groups=whole_groups)
     for n_words in plan.words:
         check_n_words(n_words, len(collection.descriptors))
         for levels in plan.levels if "hkm" in plan.methods else ():
             check_levels(levels, tree_shape(n_words)[1])
-    n_images = len(collection.names)
+
+
+def check_images(plan: Plan, n_images: int, *, whole_groups: bool) -> None:
+    """As far as a plan can be checked by the number of images alone."""
+    for n_words in plan.words:
+        check.integer("words", n_words, 2)
     for size in plan.images:
         n = n_images if size is None else size
         if not 0 < n <= n_images:

@@ -121,7 +121,7 @@ class ImageIndex:
 
     def remove(self, names: Iterable[str]) -> None:
         """Leave out images, by name."""
-        gone = [self.number_of(name) for name in names]
+        gone = [self.number_of(name) for name in ([names] if isinstance(names, str) else names)]
         kept = np.delete(np.arange(len(self)), gone)
         self._inverted = inverted.remove(self._inverted, gone)
         if self._places is not None:

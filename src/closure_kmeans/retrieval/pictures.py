@@ -68,15 +68,19 @@ def draw_matches(
 ) -> Image:
     """The query and a result beside each other, and lines between the regions that are in the right place in both.
 
-    Of many regions only some are drawn, spread over all.
+    Of many regions only some are drawn, spread over all. A line of text names the result.
     """
-    from PIL import ImageDraw
+    from PIL import ImageDraw, ImageOps
 
     other = index.places_of(result.image)
     alignment = align(query.places, other, verification or Verification())
     left, right = (_picture(path, LARGE_SIDE) for path in (Path(query_path), index.path_of(result.image)))
-    sheet = join([left[0], right[0]])
+    pictures = join([left[0], right[0]])
+    sheet = ImageOps.expand(pictures, (0, 0, 0, TEXT), WHITE)
     pen = ImageDraw.Draw(sheet)
+    known = "" if result.inliers is None else ", verified" if result.verified else ", not verified"
+    text = f"{result.name}: {len(alignment.pairs)} regions in place{known}"
+    pen.text((left[0].width + GAP + 2, pictures.height + 2), text, fill=BLACK)
     rng = np.random.default_rng(0)
     for here, there in alignment.pairs[:: max(1, -(-len(alignment.pairs) // MOST_LINES))]:
         color = tuple(int(part) for part in rng.integers(60, 256, 3))

@@ -19,7 +19,7 @@ from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
 from closure_kmeans.base import BaseKMeans, centered
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.points import precision
-from closure_kmeans.quantizer import MANY_CENTERS, Quantizer, make_cells
+from closure_kmeans.quantizer import MANY_CENTERS, Cells, make_cells
 from closure_kmeans.storage import pack_model, unpack_model
 
 # What a file of words is called in it, and what it says of them beside the model.
@@ -27,7 +27,9 @@ VOCABULARY, SETTINGS = "vocabulary", ("root", "levels", "n_nearest")
 # Before the names of the model's arrays in a file.
 MODEL = "model."
 # The same for the cells by which words are found, and what is stored of them.
-CELLS, CELL_ARRAYS = "cells.", ("ids", "starts", "middles")
+CELLS, CELL_ARRAYS = "cells.", ("ids", "starts", "middles", "axes")
+# How far from orthonormal the directions of sketches may be.
+ORTHONORMAL = 1e-9
 # RootSIFT as bytes: values up to 0.5 are told apart, and there is hardly one above.
 ROOT_SCALE = 512
 # Rows that are rooted at a time.
@@ -280,19 +282,26 @@ def unpack_vocabulary(path: Path, arrays: Arrays, facts: dict[str, Any]) -> Voca
     own = {name.removeprefix(MODEL): array for name, array in arrays.items() if name.startswith(MODEL)}
     model = unpack_model(path, own, facts["model"])
     if len(model.cluster_centers_) > MANY_CENTERS:
-        quantizer = _unpack_cells(path, model, *(np.array(arrays[CELLS + name]) for name in CELL_ARRAYS))
-        model._quantizers[precision(model.cluster_centers_.dtype)] = quantizer
+        cells = _unpack_cells(path, model, *(np.array(arrays[CELLS + name]) for name in CELL_ARRAYS))
+        model._cells[precision(model.cluster_centers_.dtype)] = cells
     return Vocabulary(model, **{name: facts[name] for name in SETTINGS})
 
 
 def _unpack_cells(
-    path: Path, model: BaseKMeans, ids: NDArray[Any], starts: NDArray[Any], middles: NDArray[Any]
-) -> Quantizer:
+    path: Path,
+    model: BaseKMeans,
+    ids: NDArray[Any],
+    starts: NDArray[Any],
+    middles: NDArray[Any],
+    axes: NDArray[Any],
+) -> Cells:
     """The cells by which ``predict`` finds a word: to build them takes longer than most queries."""
     mean, centers = centered(model.cluster_centers_, model.cluster_centers_.dtype)
     n_cells = len(middles)
     fits = ids.shape == (len(centers),) and starts.shape == (n_cells + 1,) and middles.shape == (n_cells, len(mean))
-    fits = fits and [str(array.dtype) for array in (ids, starts, middles)] == ["int32", "int64", str(mean.dtype)]
+    fits = fits and axes.ndim == 2 and len(axes) == len(mean)
+    dtypes = ["int32", "int64", str(mean.dtype), "float64"]
+    fits = fits and [str(array.dtype) for array in (ids, starts, middles, axes)] == dtypes
     if not (
         fits
         and np.array_equal(np.sort(ids), np.arange(len(centers)))
@@ -300,8 +309,9 @@ def _unpack_cells(
         and starts[-1] == len(centers)
         and (np.diff(starts) >= 0).all()
         and np.isfinite(middles).all()
+        and np.allclose(axes.T @ axes, np.eye(axes.shape[1]), rtol=0, atol=ORTHONORMAL)
         and model._n_probes is not None
         and model._n_probes <= n_cells
     ):
         raise FileFormatError(f"'{path}' must group all {len(centers)} words into cells, but does not")
-    return Quantizer(make_cells(centers, mean, ids, starts, middles), model._n_probes)
+    return make_cells(centers, mean, ids, starts, middles, axes)
