@@ -1109,6 +1109,7 @@ def test_the_cells_of_many_words_are_kept(celled, collection, tmp_path, monkeypa
         ("ids", lambda a: a[:-1]),
         ("starts", lambda a: a[::-1].copy()),
         ("starts", lambda a: a * 2),
+        ("starts", lambda a: np.append(a[:-2], [a[-1], a[-1]])),
         ("middles", lambda a: a * np.nan),
         ("middles", lambda a: a[:1]),
         ("axes", lambda a: 1.01 * np.eye(len(a), 31)),

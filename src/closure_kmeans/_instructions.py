@@ -83,7 +83,7 @@ def near_tile(centers: Array, first: int, norms: Array, panel: Array, limits: Ar
 
     A score is a squared distance less the squared norm of the column, which all its scores have in common. A panel has
     as many columns as a vector has numbers. ``norms`` are those of the tile. Each centre gets a bit for every column,
-    which is not set if the score is above the limit. A score that is no number, because it overflows, is not.
+    which is set unless the score is above the limit: it is set for a score that is no number, because it overflowed.
     """
     scores = norms[:, np.newaxis] - 2 * (centers[first : first + TILE_ROWS] @ panel)
     bits[:] = [sum(1 << column for column in np.flatnonzero(~(score > limits))) for score in scores]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 from tqdm import tqdm
 
-from closure_kmeans._files import library
 from closure_kmeans.cli.common import EXISTING_FOLDER, Manner, example, numbers, some_of, together, with_manner
 from closure_kmeans.cli.photos import METHODS, Features, collect_photos, with_features, with_nearest, with_sift
 
@@ -101,7 +100,6 @@ def evaluate(
     them among the first four. oxford: the queries are those of GROUND_TRUTH, and the score is the mean average
     precision.
     """
-    library("cv2", "images", "retrieval")
     from closure_kmeans.features import list_images
     from closure_kmeans.retrieval import read_oxford
     from closure_kmeans.retrieval.experiment import check_images, compare

@@ -169,12 +169,13 @@ def count_carried(ends: Array, sizes: tuple[float, float], transform: Array, tol
         return int(ends.shape[1])
     allowed = min(tolerances[1], tolerances[0] * most_stretched) + SLACK * size
     near = np.float32(allowed * allowed)
-    across, down, right = np.float32(a), np.float32(b), np.float32(transform[0, 2])
-    other_across, other_down, below = np.float32(c), np.float32(d), np.float32(transform[1, 2])
+    # What x and y of a place have of its old x, of its old y, and of neither.
+    x_of_x, x_of_y, x_shift = np.float32(a), np.float32(b), np.float32(transform[0, 2])
+    y_of_x, y_of_y, y_shift = np.float32(c), np.float32(d), np.float32(transform[1, 2])
     n_carried = 0
     for pair in range(ends.shape[1]):
-        x = ends[2, pair] - (across * ends[0, pair] + down * ends[1, pair] + right)
-        y = ends[3, pair] - (other_across * ends[0, pair] + other_down * ends[1, pair] + below)
+        x = ends[2, pair] - (x_of_x * ends[0, pair] + x_of_y * ends[1, pair] + x_shift)
+        y = ends[3, pair] - (y_of_x * ends[0, pair] + y_of_y * ends[1, pair] + y_shift)
         n_carried += x * x + y * y <= near
     return n_carried
 

@@ -307,7 +307,7 @@ def _unpack_cells(
         and np.array_equal(np.sort(ids), np.arange(len(centers)))
         and starts[0] == 0
         and starts[-1] == len(centers)
-        and (np.diff(starts) >= 0).all()
+        and (np.diff(starts) > 0).all()  # a search begins with a centre of the nearest cell
         and np.isfinite(middles).all()
         and np.allclose(axes.T @ axes, np.eye(axes.shape[1]), rtol=0, atol=ORTHONORMAL)
         and model._n_probes is not None
