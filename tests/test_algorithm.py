@@ -29,7 +29,7 @@ from closure_kmeans.iteration import Clustering
 from closure_kmeans.metrics import assignment_accuracy
 from closure_kmeans.neighborhoods import LARGEST_LEAF, FreshNeighborhoods, KeptNeighborhoods
 from closure_kmeans.partition import RandomPartition, check_partition, cut_evenly, unite_leaves
-from closure_kmeans.points import arrange_points, grow_leaves
+from closure_kmeans.points import arrange_points, grow_leaves, heights
 
 MODES = {
     "default": {"neighborhoods": "fresh"},
@@ -351,6 +351,17 @@ def test_copies_of_a_row_do_not_use_up_clusters(mode, dtype, init):
     assert len(np.unique(fitted.cluster_centers_, axis=0)) == 300
     exact = KMeans(300, init="random", n_init=1, random_state=0).fit(X.astype(np.float32))
     assert fitted.inertia_ < exact.inertia_
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_copies_of_a_row_lie_equally_far(dtype):
+    """Or else rounding alone would part them where their cluster is split."""
+    rng = np.random.default_rng(0)
+    for copies in range(2, 40):
+        row, direction = rng.normal(size=(2, 20)).astype(dtype)
+        far = heights(np.tile(row, (copies, 1)), direction)
+        np.testing.assert_allclose(far, row @ direction, atol=1e-5)
+        assert len(np.unique(far)) == 1
 
 
 def test_as_many_clusters_as_distinct_rows_have_no_error():

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._arrays import empty_rows, largest
 from closure_kmeans._parallel import Threads
-from closure_kmeans.points import Points, as_numbers, hash_rows, rows_per_block, shifted
+from closure_kmeans.points import Points, as_numbers, hash_rows, heights, rows_per_block, shifted
 
 # An error this small, relative to the squares it is the difference of, is none.
 ROUNDING = 1e-12
@@ -223,7 +223,7 @@ def far_side(points: Points, group: NDArray[np.int32], center: NDArray[Any]) -> 
     rows = shifted(as_numbers(points.rows[group]), points.mean) - center
     distances = np.einsum("ij,ij->i", rows, rows)
     farthest = int(distances.argmax())
-    far: NDArray[np.bool_] = rows @ rows[farthest] > 0
+    far: NDArray[np.bool_] = heights(rows, rows[farthest]) > 0
     if not far.any() or far.all():
         far = np.arange(len(group)) == len(group) - 1
     return far

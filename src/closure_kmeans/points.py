@@ -63,6 +63,15 @@ def shifted(X: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
     return rows
 
 
+def heights(rows: NDArray[Any], direction: NDArray[Any]) -> NDArray[Any]:
+    """How far each row lies in a direction: copies of a row lie equally far.
+
+    A product of matrices would not do: BLAS sums the last rows in another order than the first.
+    """
+    far: NDArray[Any] = np.einsum("ij,j->i", rows, direction)
+    return far
+
+
 def as_numbers(rows: NDArray[Any]) -> NDArray[Any]:
     """Stored rows in the dtype they came in."""
     return rows.view(np.float16) if rows.dtype == np.uint16 else rows

@@ -18,7 +18,7 @@ from closure_kmeans.closure import assign_by_closures, reach_of
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.layout import along, blocks_of, load_slab, slab_memory
-from closure_kmeans.points import Points, as_numbers, grow_leaves, rows_per_block, shifted
+from closure_kmeans.points import Points, as_numbers, grow_leaves, heights, rows_per_block, shifted
 from closure_kmeans.quantizer import nearest_centers
 from closure_kmeans.slabs import BLOCK_CENTERS, Totals, add_slab, nearest_cells, no_totals
 
@@ -189,12 +189,12 @@ def split_partition(partition: Partition, this_pass: Pass) -> Sums:
     direction = np.random.default_rng(this_pass.seed).normal(size=len(layout.mean))
     with Threads(1) as threads:
         slab = load_partition(partition, layout, threads)
-        heights = arrays["centers"].astype(np.float64) @ direction
+        center_heights = heights(arrays["centers"].astype(np.float64), direction)
         for first in range(0, len(new), rows_per_block(slab.rows)):
             some = slice(first, first + rows_per_block(slab.rows))
             donors = place_of[new[some]]
             rows = shifted(as_numbers(slab.rows[some]), layout.mean).astype(np.float64)
-            above = rows @ direction > heights[donors]
+            above = heights(rows, direction) > center_heights[donors]
             new[some] = np.where((donors >= 0) & above, split_to[new[some]], new[some])
         changed = np.union1d(arrays["donors"], arrays["empty"]).astype(np.int32)
         is_changed = np.isin(new, changed)
