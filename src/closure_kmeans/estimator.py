@@ -63,7 +63,7 @@ class ClosureKMeans(BaseKMeans):
     max_iter : int, default=100
         Largest number of iterations.
     tol : float, default=5e-4
-        The fit has converged when the distortion falls by less than this part of itself in an iteration.
+        The fit has converged when the distortion changes by less than this part of itself in an iteration.
     max_time : float, default=None
         Seconds since the call of ``fit`` after which no iteration is begun that would not end in time, judging by the
         one before. The first is always done.

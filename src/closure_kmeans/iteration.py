@@ -72,7 +72,7 @@ def alternate(
     on_iteration: OnIteration,
     expand: Expand = lambda fall, settled, accuracy: False,
 ) -> tuple[Clustering, str]:
-    """Take steps, each an assignment and an update, until the distortion falls no more.
+    """Take steps, each an assignment and an update, until the distortion no longer changes.
 
     ``n_done`` iterations were taken before. ``measure_accuracy`` tells how good an assignment is, from time to time and
     whenever the fit has settled. ``on_iteration`` is told of every iteration and may name a reason to stop. Returns the
@@ -83,7 +83,7 @@ def alternate(
             before = state.clusters.inertia
             step = take_step(state)
             fall = 1 - step.state.clusters.inertia / before if before > 0 else 0.0
-            settled = step.n_active == 0 or fall < tol
+            settled = step.n_active == 0 or abs(fall) < tol
             accuracy = None
             if measure_accuracy is not None and (settled or number % ACCURACY_EVERY == 0 or number == max_iter):
                 accuracy = measure_accuracy(step.state)

@@ -49,7 +49,7 @@ class ApproximateKMeans(FlatKMeans):
         Trees in the forest.
     refined : bool, default=False
         Keep a point's old centre, which is one of the candidates, unless another is nearer. Without it the distortion
-        can rise, and the fit ends when it does.
+        can rise.
 
     The other parameters and the attributes are those of :class:`~closure_kmeans.ClosureKMeans` of the same names.
 

@@ -55,7 +55,7 @@ class HierarchicalKMeans(BaseKMeans):
     max_iter : int, default=100
         Largest number of iterations in a level.
     tol : float, default=5e-4
-        A level is done when the distortion falls by less than this part of itself in an iteration.
+        A level is done when the distortion changes by less than this part of itself in an iteration.
 
     The other parameters are those of :class:`~closure_kmeans.ClosureKMeans` of the same names. A fit that is ended
     early, by ``max_time``, a callback or an interrupt, leaves a tree of fewer levels.

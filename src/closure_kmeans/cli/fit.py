@@ -75,7 +75,7 @@ class _Remembering(click.Command):
     "--max-iter", type=click.IntRange(1), default=100, show_default=True, help="Largest number of iterations."
 )
 @click.option(
-    "--tol", type=click.FloatRange(0), default=5e-4, show_default=True, help="Smallest fall of the distortion."
+    "--tol", type=click.FloatRange(0), default=5e-4, show_default=True, help="Smallest change of the distortion."
 )
 @click.option(
     "--accuracy",
