@@ -566,6 +566,8 @@ def test_additions_and_removals(index, collection, vocabulary, tmp_path):
         other.remove(["nothing.png"])
     with pytest.raises(ValueError, match=r"'image003.png' is in the index already"):
         other.add(parts(collection, 3, 5))
+    with pytest.raises(ValueError, match=r"'twin.png' occurs twice"):
+        other.add(parts(collection, 20, 22)._replace(names=["twin.png", "twin.png"]))
     with pytest.raises(ValueError, match="paths below a folder"):
         other.add(parts(collection, 20, 21)._replace(names=["../up.png"]))
     check_same(few, other)
@@ -773,6 +775,10 @@ def test_pictures(index, photos, tmp_path):
     row = draw_results(index, photos / index.names[0], found, box=(20, 30, 90, 100))
     assert row.width == 6 * 200 + 5 * 8
     assert draw_rows([row, row]).height == 2 * row.height
+    two_rows = draw_results(index, photos / index.names[0], index.search(asked, n_results=7))
+    assert two_rows.size == (row.width, 2 * row.height)
+    name = draw_results(index, photos / index.names[0], [found[1]._replace(name="a" * 500)])
+    assert name.width == 2 * 200 + 8
     lines = draw_matches(index, photos / index.names[0], asked, found[1])
     assert np.asarray(lines).std(axis=2).max() > 20  # lines are coloured, pictures are not
     itself = draw_matches(index, photos / index.names[0], asked, found[0])
@@ -874,6 +880,14 @@ def test_add_and_remove(run, made, photos, tmp_path):
     before = made.read_bytes()
     assert "'new.png' is in the index already" in run("add", made, more, code=1)
     assert made.read_bytes() == before
+    assert json.loads(run("add", made, more, "--new", "--json"))["added"] == 0
+    (more / "newer.png").write_bytes((photos / "image007.png").read_bytes())
+    assert "as are 1 of the 2 images" in run("add", made, more, code=1)
+    assert made.read_bytes() == before
+    facts = json.loads(run("add", made, more, "--new", "--json"))
+    assert (facts["images"], facts["added"]) == (26, 1)
+    assert json.loads(run("query", made, photos / "image007.png", "--json"))[1]["name"] == "newer.png"
+    run("remove", made, "newer.png")
     facts = json.loads(run("remove", made, "new.png", "--json"))
     assert (facts["images"], facts["removed"]) == (24, 1)
     assert len(ImageIndex.load(made)) == 24
@@ -933,6 +947,8 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
         (("query", "{made}", "{folder}/broken.png"), 1, "must be an image in one of"),
         (("query", "{folder}/broken.png", "{photos}/image000.png"), 1, "cannot be read as an index"),
         (("query", "{made}", "{photos}/image000.png", "--rerank", "--dof", "5"), 2, "3<=x<=4"),
+        (("query", "{made}", "{photos}/image000.png", "--verify", "5"), 2, "--verify needs --rerank"),
+        (("query", "{made}", "{photos}/image000.png", "--dof", "3"), 2, "--dof needs --rerank"),
         ((*HKM_OF_100, "--subsets", "6"), 1, "whole groups of 4, got 6"),
         ((*HKM_OF_100, "--subsets", "28"), 1, "subsets must have 1 to 24 images, got 28"),
         (("index", "{folder}", "-o", "{folder}/new.index", "--words", "10"), 1, "broken.png' must be an image"),

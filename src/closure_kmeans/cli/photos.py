@@ -55,23 +55,37 @@ with_features = together(
 )
 
 
+def image_names(photos: Path) -> list[str]:
+    """What the images of a folder are known by."""
+    from closure_kmeans.features import list_images
+
+    return [path.relative_to(photos).as_posix() for path in list_images(photos)]
+
+
 def collect_photos(
-    photos: Path, extraction: Extraction, manner: Manner, *, skip: bool, work: Path | None = None
+    photos: Path,
+    extraction: Extraction,
+    manner: Manner,
+    *,
+    names: list[str] | None = None,
+    skip: bool,
+    work: Path | None = None,
 ) -> tuple[Collection, str]:
     """The features of a folder, or those of the last time; and a key that tells of what they were made."""
     library("cv2", "images", "retrieval")
-    from closure_kmeans.features import list_images
     from closure_kmeans.retrieval import collect
     from closure_kmeans.retrieval.stages import FEATURES, key_of, resume
 
     def extract() -> Collection:
         on_error = "skip" if skip else "raise"
-        return collect(photos, extraction, on_error=on_error, n_jobs=manner.threads, verbose=manner.shows_progress)
+        progress = manner.shows_progress
+        return collect(photos, extraction, names=names, on_error=on_error, n_jobs=manner.threads, verbose=progress)
 
     if work is not None:
         work.mkdir(parents=True, exist_ok=True)
-    paths = list_images(photos)
-    files = [(path.relative_to(photos).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    if names is None:
+        names = image_names(photos)
+    files = [(name, stat.st_size, stat.st_mtime_ns) for name in names for stat in [(photos / name).stat()]]
     key = key_of(str(photos.resolve()), files, extraction, skip)
     collection = resume(FEATURES, work, key, extract)
     for reason in collection.skipped:

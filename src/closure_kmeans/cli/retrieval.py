@@ -29,6 +29,7 @@ from closure_kmeans.cli.photos import (
     METHODS,
     Features,
     collect_photos,
+    image_names,
     with_features,
     with_nearest,
     with_sift,
@@ -148,18 +149,23 @@ class Reranking(NamedTuple):
     """Whether and how results are verified."""
 
     rerank: bool
-    verify: int
+    verify: int | None
     dof: int | None
-    verifier: str
+    verifier: str | None
+
+    def check(self, *, draws_matches: bool) -> None:
+        """Nothing is asked for that would be without effect."""
+        unused = () if self.rerank else ("verify",) if draws_matches else ("verify", "dof", "verifier")
+        for option in unused:
+            if getattr(self, option) is not None:
+                raise click.UsageError(f"--{option} needs --rerank, without which nothing is verified")
 
 
 with_reranking = together(
     "reranking",
     Reranking,
     click.option("--rerank", is_flag=True, help="Verify the best 200 by where their words are."),
-    click.option(
-        "--verify", type=click.IntRange(1), default=200, show_default=True, help="How many --rerank verifies."
-    ),
+    click.option("--verify", type=click.IntRange(1), show_default="200", help="How many --rerank verifies."),
     click.option(
         "--dof",
         type=click.IntRange(3, 4),
@@ -169,8 +175,7 @@ with_reranking = together(
     click.option(
         "--verifier",
         type=click.Choice(["matches", "opencv"]),
-        default="matches",
-        show_default=True,
+        show_default="matches",
         help="Who verifies.",
     ),
 )
@@ -213,18 +218,19 @@ def query(
     from closure_kmeans.retrieval.pictures import draw_matches, draw_results, save_picture
 
     library("cv2", "images", "a query")
+    reranking.check(draws_matches=matches is not None)
     keep_apart([index_file, str(image)], [montage, matches])
     opened = _open(index_file, threads)
     for picture in (montage, matches):
         if picture is not None and opened.holds(picture):
             raise click.UsageError(f"'{picture}' would be overwritten: it is a photo of the index")
     asked = opened.read_query(image, box=box, n_nearest=nearest)
-    verification = Verification(dof=reranking.dof, verifier=reranking.verifier)
+    verification = Verification(dof=reranking.dof, verifier=reranking.verifier or "matches")
     found = opened.search(
         asked,
         norm=norm,
         n_results=results if matches is None else max(results, 2),  # the first may be the query itself
-        n_rerank=reranking.verify if reranking.rerank else 0,
+        n_rerank=(reranking.verify or 200) if reranking.rerank else 0,
         verification=verification,
         n_jobs=threads,
     )
@@ -246,15 +252,25 @@ def query(
 @retrieval.command(epilog=example("closure-kmeans retrieval add photos.index MORE/"))
 @with_index
 @click.argument("photos", type=EXISTING_FOLDER)
+@click.option("--new", is_flag=True, help="Leave out images whose names are in INDEX already.")
 @with_skip
 @with_manner
-def add(index_file: str, photos: Path, skip: bool, manner: Manner) -> None:
+def add(index_file: str, photos: Path, new: bool, skip: bool, manner: Manner) -> None:
     """Add the images in PHOTOS to INDEX, whose words stay as they are."""
-    from closure_kmeans.features import list_images
-
     opened = _open(index_file, manner.threads)
-    opened.check_names([path.relative_to(photos).as_posix() for path in list_images(photos)])  # before the long work
-    collection, _ = collect_photos(photos, opened.extraction, manner, skip=skip)
+    names = image_names(photos)
+    known = set(opened.names).intersection(names)
+    if known and not new:
+        raise click.ClickException(
+            f"'{min(known)}' is in the index already, as are {len(known)} of the {len(names)} images of '{photos}': "
+            "--new adds only the others"
+        )
+    if names and len(known) == len(names):
+        _summarise(opened, {"added": 0}, index_file, manner)
+        return
+    names = [name for name in names if name not in known]
+    opened.check_names(names)  # before the long work
+    collection, _ = collect_photos(photos, opened.extraction, manner, names=names, skip=skip)
     opened.add(collection)
     opened.save(index_file)
     _summarise(opened, _added(collection), index_file, manner)
@@ -314,6 +330,7 @@ def _show(results: list[Result], as_json: bool) -> None:
         return
     if not results:
         click.echo("nothing found")
+    longest = max((len(result.name) for result in results), default=0)
     for result in results:
         inliers = "" if result.inliers is None else f"  {result.inliers:>5} inliers{' *' if result.verified else ''}"
-        click.echo(f"{result.score:.4f}  {result.name}{inliers}")
+        click.echo(f"{result.score:.4f}  {result.name:<{longest}}{inliers}".rstrip())

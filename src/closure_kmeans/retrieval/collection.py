@@ -42,6 +42,7 @@ def collect(
     folder: str | os.PathLike[str],
     extraction: Extraction = Extraction(),  # noqa: B008
     *,
+    names: Sequence[str] | None = None,
     on_error: str = "raise",
     n_jobs: int | None = None,
     verbose: int = 0,
@@ -53,6 +54,8 @@ def collect(
     folder : path
     extraction : Extraction
         The detector, and the longer side to which larger pictures are shrunk.
+    names : sequence of str, optional
+        Paths below the folder of the images to take; by default of all there are.
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be read.
     n_jobs : int, optional
@@ -72,7 +75,7 @@ def collect(
     """
     from closure_kmeans.features import list_images, local_features
 
-    paths = list_images(folder)
+    paths = list_images(folder) if names is None else [Path(folder) / name for name in names]
     if not paths:
         raise ValueError(f"'{folder}' must hold images, but has none")
     features = local_features(paths, **extraction._asdict(), on_error=on_error, n_jobs=n_jobs, verbose=verbose)

@@ -151,13 +151,15 @@ class ImageIndex:
 
     def check_names(self, names: Sequence[str]) -> None:
         """Images of these names can be added: they are paths below a folder, and none is there already."""
-        known = set(self.names)
+        known, new = set(self.names), set[str]()
         for name in names:
             if name in known:
-                raise ValueError(f"names must differ, but '{name}' is in the index already or occurs twice")
+                raise ValueError(f"names must differ, but '{name}' is in the index already")
+            if name in new:
+                raise ValueError(f"names must differ, but '{name}' occurs twice")
             if not is_inside(name):
                 raise ValueError(f"names must be paths below a folder, got '{name}'")
-            known.add(name)
+            new.add(name)
 
     # -- queries -------------------------------------------------------------------------------------------------------
 

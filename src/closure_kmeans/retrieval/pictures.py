@@ -18,28 +18,31 @@ from closure_kmeans.retrieval.verification import Verification, align
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Pixels of the longer side of a picture in a row, of the space between two, and of the text below.
-SIDE, GAP, TEXT = 200, 8, 18
+# Pixels of the longer side of a picture in a row, of the space between two, and of a line of text.
+SIDE, GAP, TEXT = 200, 8, 16
+# Pictures in a row, and characters below one.
+PER_ROW, CHARACTERS = 6, 32
 # Pixels of the longer side of the two pictures between which lines are drawn.
 LARGE_SIDE = 600
 # Lines between two pictures, of however many inliers: more hide what they join.
 MOST_LINES = 60
-GREEN, RED, GREY, BLACK, WHITE = (0, 150, 0), (200, 0, 0), (150, 150, 150), (0, 0, 0), (255, 255, 255)
+GREEN, RED, YELLOW = (0, 150, 0), (200, 0, 0), (255, 200, 0)
+GREY, BLACK, WHITE = (150, 150, 150), (0, 0, 0), (255, 255, 255)
 
 
 def draw_results(
     index: ImageIndex, query_path: str | os.PathLike[str], results: Sequence[Result], box: Box | None = None
 ) -> Image:
-    """A row of the query and its results with their scores; verified results have a green frame.
+    """Rows of the query and its results with their names and scores; verified results have a green frame.
 
     An image that is no longer where it was gets an empty place that says so.
     """
-    tiles = [_tile(Path(query_path), "query", RED, box)]
+    tiles = [_tile(Path(query_path), Path(query_path).name, "query", RED, box)]
     for result in results:
         inliers = "" if result.inliers is None else f", {result.inliers} inliers"
         color = GREEN if result.verified else GREY
-        tiles.append(_tile(index.path_of(result.image), f"{result.score:.3f}{inliers}", color))
-    return join(tiles)
+        tiles.append(_tile(index.path_of(result.image), result.name, f"{result.score:.3f}{inliers}", color))
+    return draw_rows([join(tiles[first : first + PER_ROW]) for first in range(0, len(tiles), PER_ROW)])
 
 
 def draw_rows(rows: Sequence[Image]) -> Image:
@@ -142,18 +145,18 @@ def _picture(path: Path, side: int) -> tuple[Any, float]:
     return Image.fromarray(full).resize(size, Image.Resampling.LANCZOS).convert("RGB"), ratio
 
 
-def _tile(path: Path, text: str, color: tuple[int, int, int], box: Box | None = None) -> Any:
-    """A small picture in a square, framed, with a text below."""
+def _tile(path: Path, name: str, text: str, color: tuple[int, int, int], box: Box | None = None) -> Any:
+    """A small picture, framed, with its name and a text below."""
     from PIL import Image, ImageDraw
 
     picture, ratio = _picture(path, SIDE)
-    tile = Image.new("RGB", (SIDE, SIDE + TEXT), WHITE)
-    left, top = (SIDE - picture.width) // 2, (SIDE - picture.height) // 2
-    tile.paste(picture, (left, top))
+    tile = Image.new("RGB", (SIDE, picture.height + 2 * TEXT + GAP), WHITE)
+    tile.paste(picture, (0, 0))
     pen = ImageDraw.Draw(tile)
-    pen.rectangle([left, top, left + picture.width - 1, top + picture.height - 1], outline=color, width=2)
+    pen.rectangle([0, 0, picture.width - 1, picture.height - 1], outline=color, width=2)
     if box is not None:
         x, y = (np.clip(np.array(box)[t::2] * ratio, 0, picture.size[t] - 1) for t in (0, 1))
-        pen.rectangle([x[0] + left, y[0] + top, x[1] + left, y[1] + top], outline=(255, 200, 0), width=2)
-    pen.text((2, SIDE + 2), text, fill=BLACK)
+        pen.rectangle([x[0], y[0], x[1], y[1]], outline=YELLOW, width=2)
+    shown = name if len(name) <= CHARACTERS else f"...{name[3 - CHARACTERS :]}"
+    pen.multiline_text((2, picture.height + 2), f"{shown}\n{text}", fill=BLACK)
     return tile
