@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from closure_kmeans import _files, cli
+from closure_kmeans.datasets import load_sift
 from closure_kmeans.features import load_image, local_features
 from closure_kmeans.retrieval import (
     METHODS,
@@ -339,6 +340,16 @@ def test_a_soft_index(collection, vocabulary, photos, tmp_path):
     assert [result.image for result in found] == ranked.images.tolist()
     np.testing.assert_allclose([result.score for result in found], ranked.scores, rtol=1e-5)
     assert found[0].score == pytest.approx(1)
+
+
+@pytest.mark.parametrize("method", ["paper", "akm", "rakm", "lloyd", "canopy"])
+def test_methods_by_the_plain_rule_begin_with_random_rows(method):
+    """Where words have few descriptors, the cells of a tree are the worse start."""
+    scattered, by_tree = (
+        learn_vocabulary(load_sift()[:4500], 1500, method=method, random_state=0, **settings).model.inertia_
+        for settings in ({}, {"init": "tree"})
+    )
+    assert scattered < by_tree
 
 
 def test_an_interrupt_leaves_no_vocabulary(collection):

@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,18 +53,16 @@ def _hierarchical(n_words: int, **settings: Any) -> HierarchicalKMeans:
     return HierarchicalKMeans(*tree_shape(n_words), **settings)
 
 
-def _refined(n_words: int, **settings: Any) -> ApproximateKMeans:
-    return ApproximateKMeans(n_words, refined=True, **settings)
-
-
+# Where a word has few descriptors, each is a good part of its centre, and hardly leaves it for the nearest other one.
+# By that rule, clusters that begin as cells of a tree stay poor, and random rows are the better start.
 METHODS: dict[str, Callable[..., BaseKMeans]] = {
     "closure": ClosureKMeans,
-    "paper": ClosureKMeans.paper,
-    "akm": ApproximateKMeans,
-    "rakm": _refined,
+    "paper": partial(ClosureKMeans.paper, init="random"),
+    "akm": partial(ApproximateKMeans, init="random"),
+    "rakm": partial(ApproximateKMeans, refined=True, init="random"),
     "hkm": _hierarchical,
-    "lloyd": LloydKMeans,
-    "canopy": CanopyKMeans,
+    "lloyd": partial(LloydKMeans, init="random"),
+    "canopy": partial(CanopyKMeans, init="random"),
 }
 
 
@@ -185,8 +184,9 @@ def learn_vocabulary(
     n_words : int
         Number of words.
     method : {"closure", "paper", "akm", "rakm", "hkm", "lloyd", "canopy"}, default="closure"
-        Cluster closures, the same exactly as in the paper, or one of the baselines. Hierarchical k-means gives as many
-        words as the tree nearest to ``n_words`` has leaves.
+        Cluster closures, the same exactly as in the paper, or one of the baselines. All but the first and hierarchical
+        k-means begin with random rows, which is better where words have few descriptors. Hierarchical k-means gives as
+        many words as the tree nearest to ``n_words`` has leaves.
     root : bool, default=True
         Compare SIFT descriptors as RootSIFT, which finds more.
     sample : int, optional
