@@ -788,8 +788,6 @@ def test_pictures(index, photos, tmp_path):
     assert draw_rows([row, row]).height == 2 * row.height
     two_rows = draw_results(index, photos / index.names[0], index.search(asked, n_results=7))
     assert two_rows.size == (row.width, 2 * row.height)
-    name = draw_results(index, photos / index.names[0], [found[1]._replace(name="a" * 500)])
-    assert name.width == 2 * 200 + 8
     lines = draw_matches(index, photos / index.names[0], asked, found[1])
     assert np.asarray(lines).std(axis=2).max() > 20  # lines are coloured, pictures are not
     itself = draw_matches(index, photos / index.names[0], asked, found[0])
@@ -889,16 +887,22 @@ def test_add_and_remove(run, made, photos, tmp_path):
     results = json.loads(run("query", made, photos / "image002.png", "--json", "--results", "2"))
     assert {result["name"] for result in results} == {"image002.png", "new.png"}
     before = made.read_bytes()
-    assert "'new.png' is in the index already" in run("add", made, more, code=1)
+    assert "in the index already, such as 'new.png'" in run("add", made, more, code=1)
     assert made.read_bytes() == before
     assert json.loads(run("add", made, more, "--new", "--json"))["added"] == 0
     (more / "newer.png").write_bytes((photos / "image007.png").read_bytes())
-    assert "as are 1 of the 2 images" in run("add", made, more, code=1)
+    assert "1 of the 2 images" in run("add", made, more, code=1)
     assert made.read_bytes() == before
     facts = json.loads(run("add", made, more, "--new", "--json"))
-    assert (facts["images"], facts["added"]) == (26, 1)
+    assert (facts["images"], facts["added"], facts["already_there"]) == (26, 1, 1)
     assert json.loads(run("query", made, photos / "image007.png", "--json"))[1]["name"] == "newer.png"
     run("remove", made, "newer.png")
+    (more / "newer.png").write_bytes(b"no picture")
+    assert "newer.png" in run("add", made, more, "--new", code=1)
+    warning, facts = run("add", made, more, "--new", "--skip", "--json").splitlines()
+    assert "left out" in warning
+    facts = json.loads(facts)
+    assert (facts["images"], facts["added"], facts["left_out"]) == (25, 0, 1)
     facts = json.loads(run("remove", made, "new.png", "--json"))
     assert (facts["images"], facts["removed"]) == (24, 1)
     assert len(ImageIndex.load(made)) == 24
@@ -960,6 +964,12 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
         (("query", "{made}", "{photos}/image000.png", "--rerank", "--dof", "5"), 2, "3<=x<=4"),
         (("query", "{made}", "{photos}/image000.png", "--verify", "5"), 2, "--verify needs --rerank"),
         (("query", "{made}", "{photos}/image000.png", "--dof", "3"), 2, "--dof needs --rerank"),
+        (("query", "{made}", "{photos}/image000.png", "--verifier", "opencv"), 2, "--verifier needs --rerank"),
+        (
+            ("query", "{made}", "{photos}/image000.png", "--rerank", "--verifier", "opencv", "--dof", "3"),
+            2,
+            "--dof is of --verifier matches",
+        ),
         ((*HKM_OF_100, "--subsets", "6"), 1, "whole groups of 4, got 6"),
         ((*HKM_OF_100, "--subsets", "28"), 1, "subsets must have 1 to 24 images, got 28"),
         (("index", "{folder}", "-o", "{folder}/new.index", "--words", "10"), 1, "broken.png' must be an image"),
@@ -979,7 +989,7 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
             "would be overwritten",
         ),
         (("query", "{made}", "{photos}/image000.png", "--montage", "{photos}/image005.png"), 2, "photo of the index"),
-        (("add", "{made}", "{photos}"), 1, "'image000.png' is in the index already"),
+        (("add", "{made}", "{photos}"), 1, "24 of the 24 images of"),
         (("index", "{folder}/bad", "-o", "{folder}/new.index", "--skip"), 1, "must hold images that can be read"),
         (
             ("index", "{photos}", "-o", "{folder}/words.safetensors", "--work", "{folder}", "--words", "50"),

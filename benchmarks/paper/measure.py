@@ -140,9 +140,6 @@ def candidates(job: Measurement) -> Row:
         setting = {job.settings["sweep"]: value, "init": labels, "tol": 0.0}
         first = fit(job, X, **setting, max_iter=1)
         history = fit(job, X, **setting, max_iter=4).notes["history"]
-        if len(history) < 2:
-            # AKM with few candidates: the distortion rose, which ends a fit. From farther off it falls at first.
-            history = fit(job, X, **(setting | {"init": "tree"}), max_iter=4).notes["history"]
         moments = [step["seconds"] for step in history]
         points.append(
             {

@@ -51,7 +51,7 @@ class Neighborhoods(Protocol):
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
         """Told how an iteration went: whether the neighbourhoods were used up, and have now grown.
 
-        ``fall`` is the fall of the distortion as a part of itself; ``settled`` that it was too small to go on, or no
+        ``fall`` is the fall of the distortion as a part of itself; ``settled`` that it changed too little to go on, or no
         point moved; ``accuracy`` the share of points assigned to their nearest centre, where it was measured.
         """
 

@@ -83,9 +83,8 @@ def collect_photos(
 
     if work is not None:
         work.mkdir(parents=True, exist_ok=True)
-    if names is None:
-        names = image_names(photos)
-    files = [(name, stat.st_size, stat.st_mtime_ns) for name in names for stat in [(photos / name).stat()]]
+    stats = {name: (photos / name).stat() for name in (image_names(photos) if names is None else names)}
+    files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()]
     key = key_of(str(photos.resolve()), files, extraction, skip)
     collection = resume(FEATURES, work, key, extract)
     for reason in collection.skipped:

@@ -159,6 +159,8 @@ class Reranking(NamedTuple):
         for option in unused:
             if getattr(self, option) is not None:
                 raise click.UsageError(f"--{option} needs --rerank, without which nothing is verified")
+        if self.verifier == "opencv" and self.dof is not None:
+            raise click.UsageError(f"--dof is of --verifier matches, got {self.dof} with opencv, which always takes 4")
 
 
 with_reranking = together(
@@ -215,6 +217,7 @@ def query(
 ) -> None:
     """Find images in INDEX that show what IMAGE shows."""
     from closure_kmeans.retrieval import Verification
+    from closure_kmeans.retrieval.experiment import N_RERANK
     from closure_kmeans.retrieval.pictures import draw_matches, draw_results, save_picture
 
     library("cv2", "images", "a query")
@@ -230,7 +233,7 @@ def query(
         asked,
         norm=norm,
         n_results=results if matches is None else max(results, 2),  # the first may be the query itself
-        n_rerank=(reranking.verify or 200) if reranking.rerank else 0,
+        n_rerank=(reranking.verify or N_RERANK) if reranking.rerank else 0,
         verification=verification,
         n_jobs=threads,
     )
@@ -262,18 +265,16 @@ def add(index_file: str, photos: Path, new: bool, skip: bool, manner: Manner) ->
     known = set(opened.names).intersection(names)
     if known and not new:
         raise click.ClickException(
-            f"'{min(known)}' is in the index already, as are {len(known)} of the {len(names)} images of '{photos}': "
-            "--new adds only the others"
+            f"{len(known)} of the {len(names)} images of '{photos}' are in the index already, such as '{min(known)}': "
+            "--new leaves them out"
         )
-    if names and len(known) == len(names):
-        _summarise(opened, {"added": 0}, index_file, manner)
-        return
-    names = [name for name in names if name not in known]
-    opened.check_names(names)  # before the long work
-    collection, _ = collect_photos(photos, opened.extraction, manner, names=names, skip=skip)
-    opened.add(collection)
-    opened.save(index_file)
-    _summarise(opened, _added(collection), index_file, manner)
+    if known:
+        names = [name for name in names if name not in known]
+    collection, _ = collect_photos(photos, opened.extraction, manner, names=names if known else None, skip=skip)
+    if collection.names:
+        opened.add(collection)
+        opened.save(index_file)
+    _summarise(opened, _added(collection) | {"already there": len(known)}, index_file, manner)
 
 
 @retrieval.command(epilog=example("closure-kmeans retrieval remove photos.index holiday/IMG_0001.jpg"))

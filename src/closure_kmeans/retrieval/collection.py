@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,7 +55,7 @@ def collect(
     extraction : Extraction
         The detector, and the longer side to which larger pictures are shrunk.
     names : sequence of str, optional
-        Paths below the folder of the images to take; by default of all there are.
+        Paths below the folder of the images to take, which may be none; by default all there are, at least one.
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be read.
     n_jobs : int, optional
@@ -75,12 +75,17 @@ def collect(
     """
     from closure_kmeans.features import list_images, local_features
 
-    paths = list_images(folder) if names is None else [Path(folder) / name for name in names]
-    if not paths:
-        raise ValueError(f"'{folder}' must hold images, but has none")
+    if names is None:
+        paths = list_images(folder)
+        if not paths:
+            raise ValueError(f"'{folder}' must hold images, but has none")
+    else:
+        names = [names] if isinstance(names, str) else names
+        check_names(names)
+        paths = [Path(folder) / name for name in names]
     features = local_features(paths, **extraction._asdict(), on_error=on_error, n_jobs=n_jobs, verbose=verbose)
     left_out = [entry.image for entry in features.skipped]
-    if len(left_out) == len(paths):
+    if names is None and len(left_out) == len(paths):
         raise ValueError(f"'{folder}' must hold images that can be read, but none of its {len(paths)} can be")
     return Collection(
         names=[path.relative_to(folder).as_posix() for path in np.delete(np.array(paths, object), left_out)],
@@ -160,6 +165,19 @@ def unpack_names(path: Path, packed: NDArray[Any]) -> list[str]:
         if not is_inside(name):
             raise FileFormatError(f"'{path}' must name images inside their folder, but one is '{name}'")
     return names
+
+
+def check_names(names: Sequence[str], known: Container[str] = ()) -> None:
+    """Names are paths below a folder, each of another image, and none is known."""
+    new: set[str] = set()
+    for name in names:
+        if name in known:
+            raise ValueError(f"names must differ, but '{name}' is in the index already")
+        if name in new:
+            raise ValueError(f"names must differ, but '{name}' occurs twice")
+        if not is_inside(name):
+            raise ValueError(f"names must be paths below a folder, got '{name}'")
+        new.add(name)
 
 
 def is_inside(name: str) -> bool:

@@ -17,8 +17,8 @@ from closure_kmeans.retrieval import inverted
 from closure_kmeans.retrieval.collection import (
     Collection,
     Extraction,
+    check_names,
     check_rows,
-    is_inside,
     pack_names,
     unpack_names,
 )
@@ -151,15 +151,7 @@ class ImageIndex:
 
     def check_names(self, names: Sequence[str]) -> None:
         """Images of these names can be added: they are paths below a folder, and none is there already."""
-        known, new = set(self.names), set[str]()
-        for name in names:
-            if name in known:
-                raise ValueError(f"names must differ, but '{name}' is in the index already")
-            if name in new:
-                raise ValueError(f"names must differ, but '{name}' occurs twice")
-            if not is_inside(name):
-                raise ValueError(f"names must be paths below a folder, got '{name}'")
-            new.add(name)
+        check_names(names, known=set(self.names))
 
     # -- queries -------------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 # Pixels of the longer side of a picture in a row, of the space between two, and of a line of text.
 SIDE, GAP, TEXT = 200, 8, 16
-# Pictures in a row, and characters below one.
-PER_ROW, CHARACTERS = 6, 32
+PER_ROW = 6
 # Pixels of the longer side of the two pictures between which lines are drawn.
 LARGE_SIDE = 600
 # Lines between two pictures, of however many inliers: more hide what they join.
@@ -157,6 +156,22 @@ def _tile(path: Path, name: str, text: str, color: tuple[int, int, int], box: Bo
     if box is not None:
         x, y = (np.clip(np.array(box)[t::2] * ratio, 0, picture.size[t] - 1) for t in (0, 1))
         pen.rectangle([x[0], y[0], x[1], y[1]], outline=YELLOW, width=2)
-    shown = name if len(name) <= CHARACTERS else f"...{name[3 - CHARACTERS :]}"
-    pen.multiline_text((2, picture.height + 2), f"{shown}\n{text}", fill=BLACK)
+    pen.multiline_text((2, picture.height + 2), f"{shorten(name, SIDE - 4)}\n{text}", fill=BLACK)
     return tile
+
+
+def shorten(name: str, width: int) -> str:
+    """A name, or as much of its end as so many pixels hold.
+
+    >>> shorten("holiday/IMG_0001.jpg", 200)
+    'holiday/IMG_0001.jpg'
+    >>> shorten("a/long/way/from/here/to/holiday/IMG_0001.jpg", 200).endswith("holiday/IMG_0001.jpg")
+    True
+    """
+    from PIL import ImageFont
+
+    font = ImageFont.load_default()
+    if font.getlength(name) <= width:
+        return name
+    start = next(first for first in range(len(name) + 1) if font.getlength(f"...{name[first:]}") <= width)
+    return f"...{name[start:]}"
