@@ -206,7 +206,8 @@ def time_table(rows: list[Row]) -> str:
     if features and len(jobs) == len(seeds) * len(sizes) * len(METHODS):
         whole = [features[0] + sum(seconds for job, seconds in jobs.items() if job.seed == seed) for seed in seeds]
         text.append(
-            f"All of it adds up to {max(whole) / 60:.1f} minutes for a seed, from the photos to the last score, on "
+            f"All of it adds up to {' and '.join(f'{seconds / 60:.1f}' for seconds in whole)} minutes for "
+            f"{'each seed' if len(whole) > 1 else 'the seed'}, from the photos to the last score, on "
             f"{rows[0]['threads']} threads, {features[0]:.0f} s of them for features."
         )
     return "\n\n".join(text)
