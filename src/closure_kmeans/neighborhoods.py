@@ -51,8 +51,8 @@ class Neighborhoods(Protocol):
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
         """Told how an iteration went: whether the neighbourhoods were used up, and have now grown.
 
-        ``fall`` is the fall of the distortion as a part of itself; ``settled`` that it changed too little to go on, or no
-        point moved; ``accuracy`` the share of points assigned to their nearest centre, where it was measured.
+        ``fall`` is the fall of the distortion as a part of itself; ``settled`` that it changed too little to go on, or
+        no point moved; ``accuracy`` the share of points assigned to their nearest centre, where it was measured.
         """
 
     def state(self) -> dict[str, NDArray[Any]]:

@@ -53,8 +53,8 @@ def _hierarchical(n_words: int, **settings: Any) -> HierarchicalKMeans:
     return HierarchicalKMeans(*tree_shape(n_words), **settings)
 
 
-# Where a word has few descriptors, each is a good part of its own centre and therefore near it. If rows go to the nearest
-# centre, clusters that begin as the cells of a tree stay poor, and random rows are the better start.
+# Where a word has few descriptors, each is a good part of its own centre and therefore near it. If rows go to the
+# nearest centre, clusters that begin as the cells of a tree stay poor, and random rows are the better start.
 METHODS: dict[str, Callable[..., BaseKMeans]] = {
     "closure": ClosureKMeans,
     "paper": partial(ClosureKMeans.paper, init="random"),
