@@ -492,6 +492,8 @@ def test_chance_does_not_change_the_ranking(vocabulary, verifier):
 
 
 def test_more_words_than_descriptors(collection):
+    with pytest.raises(ValueError, match="must be descriptors to learn words from"):
+        learn_vocabulary(np.empty((0, 128), np.uint8), 50)
     message = "the number of words must be at most that of the descriptors to learn them from, 50, got 51"
     with pytest.raises(ValueError, match=message):
         learn_vocabulary(collection.descriptors[:50], 51)
@@ -981,6 +983,7 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
         ((*HKM_OF_100, "--levels", "9"), 1, "levels must be at most 2, the depth of the tree of words, got 9"),
         ((*HKM_OF_100, "--levels", "0"), 1, "levels must be at least 1"),
         (("evaluate", "ukbench", "{photos}", "--words", "0"), 1, "words must be at least 2"),
+        (("evaluate", "ukbench", "{folder}/empty", "--words", "50"), 1, "must hold images, but has none"),
         (("evaluate", "ukbench", "{photos}", "--words", "50,99999999"), 1, "at most that of the descriptors"),
         (("query", "{made}", "{folder}/flat.png", "--montage", "{folder}/flat.png"), 2, "would be overwritten"),
         (

@@ -109,8 +109,9 @@ def evaluate(
     queries = None if ground_truth is None else read_oxford(ground_truth)
     if protocol == "ukbench" and features.skip:
         raise click.UsageError("--skip would break the groups of four of ukbench")
-    if not features.skip:
-        check_images(compared.plan, len(list_images(images)), whole_groups=queries is None)  # before the long work
+    n_images = len(list_images(images))
+    if n_images > 0 and not features.skip:
+        check_images(compared.plan, n_images, whole_groups=queries is None)  # before the long work
     collection, key = collect_photos(images, features.extraction, manner, skip=features.skip, work=features.work)
     rows = compare(
         collection,

@@ -157,6 +157,8 @@ def check_levels(levels: int, depth: int) -> None:
 def check_n_words(n_words: int, n_descriptors: int) -> None:
     """There can be as many words as there are descriptors to learn them from."""
     check.integer("n_words", n_words, 2)
+    if n_descriptors == 0:
+        raise ValueError("there must be descriptors to learn words from, but the images have none")
     if n_words > n_descriptors:
         raise ValueError(
             f"the number of words must be at most that of the descriptors to learn them from, {n_descriptors:,}, got "
