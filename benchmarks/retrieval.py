@@ -98,10 +98,10 @@ def start_from_random_rows(collection: Collection, words: int, seed: int, thread
     began = perf_counter()
     rows = root_bytes(collection.descriptors)
     sample = rows[:: -(-len(rows) // SAMPLE_ROWS)]
-    mean = mean_of(sample.astype(np.float32))
+    origin = mean_of(sample.astype(np.float32))
     drawn = np.random.default_rng(seed).choice(len(rows), words, replace=False)
     with Threads(threads) as pool:
-        labels = find_centers(rows, shifted(rows[drawn], mean), mean, sample, pool)
+        labels = find_centers(rows, shifted(rows[drawn], origin), origin, sample, pool)
     return Start(labels, perf_counter() - began)
 
 
@@ -279,7 +279,7 @@ def main() -> None:
         shared |= {"feature_seconds": None if known else perf_counter() - began}
         done = {job_of(row) for row in read_rows(results)}
 
-        @lru_cache(maxsize=1)
+        @lru_cache(maxsize=1)  # the methods of one size come one after the other
         def start_of(words: int, seed: int) -> Start:
             if arguments.start == "tree":
                 return Start("tree")

@@ -68,8 +68,8 @@ def heights(rows: NDArray[Any], direction: NDArray[Any]) -> NDArray[Any]:
 
     A product of matrices would not do: BLAS sums the last rows in another order than the first.
     """
-    far: NDArray[Any] = np.einsum("ij,j->i", rows, direction)
-    return far
+    products: NDArray[Any] = np.einsum("ij,j->i", rows, direction)
+    return products
 
 
 def as_numbers(rows: NDArray[Any]) -> NDArray[Any]:

@@ -268,9 +268,8 @@ def add(index_file: str, photos: Path, new: bool, skip: bool, manner: Manner) ->
             f"{len(known)} of the {len(names)} images of '{photos}' are in the index already, such as '{min(known)}': "
             "--new leaves them out"
         )
-    if known:
-        names = [name for name in names if name not in known]
-    collection, _ = collect_photos(photos, opened.extraction, manner, names=names if known else None, skip=skip)
+    others = [name for name in names if name not in known] if known else None
+    collection, _ = collect_photos(photos, opened.extraction, manner, names=others, skip=skip)
     if collection.names:
         opened.add(collection)
         opened.save(index_file)

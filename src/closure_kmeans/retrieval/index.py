@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -105,7 +105,7 @@ class ImageIndex:
 
         ``words`` are those of its regions, if they have been assigned before.
         """
-        self.check_names(collection.names)
+        check_names(collection.names, known=set(self.names))
         words = words or self.vocabulary.assign(collection.descriptors)
         placed = place(words.words[:, 0], collection.keypoints, collection.offsets)
         placed = placed if self._places is None else join_places(self._places, placed)
@@ -148,10 +148,6 @@ class ImageIndex:
             for folder in self.folders
             if folder
         )
-
-    def check_names(self, names: Sequence[str]) -> None:
-        """Images of these names can be added: they are paths below a folder, and none is there already."""
-        check_names(names, known=set(self.names))
 
     # -- queries -------------------------------------------------------------------------------------------------------
 
