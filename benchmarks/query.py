@@ -17,16 +17,13 @@ import numpy as np
 
 from benchmarks.data import add_data_option
 from benchmarks.retrieval import KEPT, photos
-from closure_kmeans.retrieval import Collection, ImageIndex, learn_vocabulary
-from closure_kmeans.retrieval.stages import WORDS, key_of, resume
+from closure_kmeans.retrieval import Collection, ImageIndex
+from closure_kmeans.retrieval.stages import key_of, resume_learning
 
 
 def make_index(collection: Collection, n_words: int) -> ImageIndex:
-    key = key_of(collection.folder, n_words)
-    learned = resume(
-        WORDS, KEPT, key, lambda: learn_vocabulary(collection.descriptors, n_words, random_state=0, verbose=1)
-    )
-    index = ImageIndex(learned, collection.extraction)
+    learned = resume_learning(KEPT, key_of(collection.folder), collection.descriptors, n_words, verbose=1)
+    index = ImageIndex(learned.vocabulary, collection.extraction)
     index.add(collection)
     return index
 

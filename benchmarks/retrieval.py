@@ -30,8 +30,8 @@ from benchmarks.results import FOLDER, Row, append_row, forget, latest, markdown
 from closure_kmeans._parallel import Threads
 from closure_kmeans.points import mean_of, shifted
 from closure_kmeans.quantizer import SAMPLE_ROWS, find_centers
-from closure_kmeans.retrieval import Collection, Vocabulary, Words, collect, learn_vocabulary
-from closure_kmeans.retrieval.experiment import Plan, score_words
+from closure_kmeans.retrieval import Collection, collect, learn_vocabulary
+from closure_kmeans.retrieval.experiment import Scoring, score_vocabulary
 from closure_kmeans.retrieval.stages import FEATURES, key_of, resume
 from closure_kmeans.retrieval.vocabulary import root_bytes
 
@@ -53,13 +53,6 @@ FLAT: dict[str, Any] = {"max_iter": 20, "tol": 5e-3}
 SETTINGS = {"hkm": {}, "akm": {"max_iter": 10, "tol": 0.0}, "rakm": FLAT, "paper": FLAT, "closure": FLAT}
 SUBSETS = (200, 400, 600, 800)
 MOST_LEVELS = 4
-# What the words of a codebook are scored by, and those of several levels of a tree.
-SCORES = (
-    Plan((), (), norms=("l1",), images=SUBSETS),
-    Plan((), (), norms=("l1",), rerank=True),
-    Plan((), (), norms=("l2",)),
-)
-LEVEL_SCORES = (Plan((), ()),)
 
 
 class Job(NamedTuple):
@@ -86,11 +79,14 @@ def key(row: Row) -> list[Any]:
     return [*job_of(row), row["levels"], row["norm"], row["images"], row["reranked"]]
 
 
+def key_of_photos(source: str) -> str:
+    return key_of(str(Path(source) / PHOTOS))
+
+
 def photos(source: str) -> Collection:
     """The features of the photos, taken once."""
-    folder = Path(source) / PHOTOS
     KEPT.mkdir(parents=True, exist_ok=True)
-    return resume(FEATURES, KEPT, key_of(str(folder)), lambda: collect(folder, verbose=1))
+    return resume(FEATURES, KEPT, key_of_photos(source), lambda: collect(Path(source) / PHOTOS, verbose=1))
 
 
 def start_from_random_rows(collection: Collection, words: int, seed: int, threads: int) -> Start:
@@ -126,13 +122,19 @@ def learn_and_score(collection: Collection, job: Job, start_of: StartOf, threads
     seconds += perf_counter() - began
     facts = {"learned_words": learned.n_words, "seconds": seconds, "iterations": learned.model.n_iter_}
     facts |= {"distortion": learned.model.inertia_ / len(collection.descriptors)}
-    deepest = Vocabulary(learned.model, levels=min(MOST_LEVELS, len(getattr(learned.model, "levels_", "1"))))
-    words = deepest.assign(collection.descriptors).words  # a column a level, the last level of the tree first
-    for levels in range(1, deepest.levels + 1):
-        vocabulary = Vocabulary(learned.model, levels=levels)
-        for plan in SCORES if levels == 1 else LEVEL_SCORES:
-            for row in score_words(collection, vocabulary, Words(words[:, :levels], None), plan, None, threads):
-                yield job._asdict() | facts | row
+    scorings = scorings_of(len(collection.names), len(getattr(learned.model, "levels_", "1")))
+    for scoring, score in score_vocabulary(collection, learned, scorings, n_jobs=threads):
+        yield job._asdict() | facts | scoring._asdict() | score._asdict()
+
+
+def scorings_of(n_images: int, depth: int) -> list[Scoring]:
+    """All photos in several ways, and the first of them; of a tree its levels, too."""
+    whole = Scoring(n_images)
+    return [
+        *(Scoring(n) for n in SUBSETS),
+        *(whole, whole._replace(reranked=True), whole._replace(norm="l2")),
+        *(whole._replace(levels=levels) for levels in range(2, min(MOST_LEVELS, depth) + 1)),
+    ]
 
 
 # -- report ----------------------------------------------------------------------------------------------------------
@@ -269,7 +271,7 @@ def main() -> None:
             parser.error("--data must name the folder that holds ukbench1000")
         plan = product(range(arguments.seeds), arguments.words, arguments.methods)
         jobs = [Job(method, words, seed) for seed, words, method in plan]
-        features = KEPT / FEATURES.file
+        features = FEATURES.path(KEPT, key_of_photos(arguments.data))
         if arguments.fresh:
             features.unlink(missing_ok=True)
             forget(results, lambda row: job_of(row) in jobs)

@@ -32,6 +32,7 @@ from closure_kmeans.retrieval import (
     average_precision,
     beyond_chance,
     collect,
+    experiment,
     invert,
     learn_vocabulary,
     load_collection,
@@ -45,10 +46,11 @@ from closure_kmeans.retrieval import (
     root_bytes,
     save_collection,
     save_vocabulary,
+    stages,
     tree_shape,
     ukbench_score,
 )
-from closure_kmeans.retrieval.experiment import Plan, compare
+from closure_kmeans.retrieval.experiment import Plan, Scoring, compare
 from closure_kmeans.retrieval.inverted import Ranking
 from closure_kmeans.retrieval.pictures import draw_matches, draw_results, draw_rows
 from closure_kmeans.retrieval.stages import FEATURES, WORDS, resume
@@ -382,7 +384,8 @@ def test_finished_stages_are_taken_up(collection, tmp_path):
     assert resume(FEATURES, tmp_path, "key", fail).names == collection.names
     assert resume(FEATURES, tmp_path, "other key", lambda: other) is other
     assert resume(FEATURES, tmp_path, "other key", fail).names == other.names
-    (tmp_path / "features.safetensors").rename(tmp_path / "words.safetensors")
+    assert resume(FEATURES, tmp_path, "key", fail).names == collection.names
+    FEATURES.path(tmp_path, "key").rename(WORDS.path(tmp_path, "key"))
     with pytest.raises(FileFormatError, match=r"must be 'vocabulary', .* but is 'collection', .* remove it"):
         resume(WORDS, tmp_path, "key", fail)
 
@@ -843,7 +846,7 @@ def test_index_speaks_json_and_takes_up_what_is_done(run, photos, tmp_path, monk
         raise AssertionError("done again")
 
     monkeypatch.setattr("closure_kmeans.retrieval.collect", fail)
-    monkeypatch.setattr("closure_kmeans.retrieval.learn_vocabulary", fail)
+    monkeypatch.setattr("closure_kmeans.retrieval.stages.learn_vocabulary", fail)
     run(*arguments)
     assert (tmp_path / "photos.index").read_bytes() == before
 
@@ -910,23 +913,85 @@ def test_add_and_remove(run, made, photos, tmp_path):
     assert len(ImageIndex.load(made)) == 24
 
 
-def test_an_evaluation_that_was_stopped_goes_on(run, photos, tmp_path, monkeypatch):
-    arguments = ("evaluate", "ukbench", photos, "--words", "50", "--json", "--work", tmp_path)
-    first = run(*arguments, "--methods", "closure")
-    learned = []
+@pytest.fixture
+def work_done(monkeypatch):
+    """The codebooks that are learned, and the ways in which they are scored."""
+    learned, scored = [], []
 
     def learn(*data, method, **settings):
         learned.append(method)
         return learn_vocabulary(*data, method=method, **settings)
 
-    monkeypatch.setattr("closure_kmeans.retrieval.experiment.learn_vocabulary", learn)
-    both = run(*arguments, "--methods", "closure,hkm")
-    assert learned == ["hkm"]
-    assert both.startswith(first)
-    assert run(*arguments, "--methods", "closure", "--norms", "l2") != first
-    assert learned == ["hkm", "closure"]
-    (tmp_path / "scores.json").write_text("[1]")
-    assert "scores.json' cannot be read as scores" in run(*arguments, "--methods", "closure", code=1)
+    def score(indexed, scoring, *others):
+        scored.append(scoring)
+        return score_once(indexed, scoring, *others)
+
+    score_once = experiment._score
+    monkeypatch.setattr(stages, "learn_vocabulary", learn)
+    monkeypatch.setattr(experiment, "_score", score)
+    return learned, scored
+
+
+def test_an_evaluation_does_nothing_twice(run, photos, tmp_path, work_done):
+    learned, scored = work_done
+    arguments = ("evaluate", "ukbench", photos, "--words", "50", "--json", "--work", tmp_path / "kept")
+    first = run(*arguments, "--methods", "closure")
+    assert run(*arguments, "--methods", "closure,hkm").startswith(first)
+    assert (learned, len(scored)) == (["closure", "hkm"], 2)
+    scored.clear()
+    options = ("--norms", "l1,l2", "--subsets", "12,24", "--rerank", "--levels", "1,2")
+    rows = [json.loads(line) for line in run(*arguments, "--methods", "closure,hkm", *options).splitlines()]
+    assert len(rows) == 8 + 16
+    assert len(scored) == len(rows) - 2
+    assert len({(row["method"], row["seconds"]) for row in rows}) == 2
+    assert json.loads(first) in rows
+    scored.clear()
+    run(*arguments, "--methods", "hkm", "--nearest", "2")
+    assert scored == [Scoring(24)]
+    run("index", photos, "--words", "50", "-o", tmp_path / "photos.index", "--work", tmp_path / "kept")
+    assert learned == ["closure", "hkm"]
+    run(*arguments, "--methods", "closure", "--sift")
+    run(*arguments, "--methods", "closure", "--seeds", "1")
+    run(*arguments, "--methods", "closure", "--max-side", "100")
+    assert learned == ["closure", "hkm", "closure", "closure", "closure"]
+    assert run(*arguments, "--methods", "closure") == first
+
+
+def test_an_evaluation_that_was_stopped_goes_on(run, photos, tmp_path, work_done, monkeypatch):
+    learned, scored = work_done
+    arguments = ("evaluate", "ukbench", photos, "--words", "50", "--rerank", "--json")
+    whole = [json.loads(line)["score"] for line in run(*arguments).splitlines()]
+    score = experiment._score
+
+    def interrupted(indexed, scoring, *others):
+        if scoring.reranked:
+            raise KeyboardInterrupt
+        return score(indexed, scoring, *others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment, "_score", interrupted)
+        assert "interrupted; nothing is kept: --work FOLDER would keep what is finished" in run(*arguments, code=130)
+        output = run(*arguments, "--work", tmp_path / "kept", code=130)
+        assert f"interrupted; what is finished is in '{tmp_path / 'kept'}': the same command goes on" in output
+    learned.clear()
+    scored.clear()
+    rows = [json.loads(line) for line in run(*arguments, "--work", tmp_path / "kept").splitlines()]
+    assert [row["score"] for row in rows] == whole
+    assert learned == []
+    assert scored == [Scoring(24, reranked=True)]
+
+
+def test_kept_work_that_cannot_be_read_is_named(run, photos, tmp_path):
+    arguments = ("evaluate", "ukbench", photos, "--words", "50", "--work", tmp_path)
+    run(*arguments)
+    for kind, name in (("scores", "scores.json"), ("a vocabulary", "words-*"), ("a collection", "features-*")):
+        (path,) = tmp_path.glob(name)
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        output = " ".join(run(*arguments, "--norms", "l2", code=1).split())
+        assert f"{path.name}' cannot be read as {kind}" in output
+        assert "remove it to have it made again" in output
+        path.write_bytes(whole)
 
 
 def test_evaluate(run, photos, tmp_path):
@@ -994,11 +1059,6 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
         (("query", "{made}", "{photos}/image000.png", "--montage", "{photos}/image005.png"), 2, "photo of the index"),
         (("add", "{made}", "{photos}"), 1, "24 of the 24 images of"),
         (("index", "{folder}/bad", "-o", "{folder}/new.index", "--skip"), 1, "must hold images that can be read"),
-        (
-            ("index", "{photos}", "-o", "{folder}/words.safetensors", "--work", "{folder}", "--words", "50"),
-            2,
-            "would be overwritten",
-        ),
         (("index", "{folder}/empty", "-o", "{folder}/new.index"), 1, "must hold images, but has none"),
         (
             ("index", "{photos}", "-o", "{folder}/new.index", "--words", "1000000"),
@@ -1011,6 +1071,7 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
         (("evaluate", "ukbench", "{photos}", "--methods", "magic"), 2, "'magic' must be one of"),
         (("evaluate", "ukbench", "{photos}", "--words", "many"), 2, "whole numbers"),
         (("evaluate", "oxford", "{photos}"), 2, "oxford needs the folder"),
+        (("evaluate", "ukbench", "{photos}", "--levels", "1,2"), 2, "--levels is of hkm"),
         (("evaluate", "ukbench", "{photos}", "--skip"), 2, "--skip would break"),
     ],
 )

@@ -19,8 +19,8 @@ class Commands(click.Group):
         """Run a command."""
         try:
             return super().invoke(context)
-        except KeyboardInterrupt:
-            click.echo("interrupted; the result was not written", err=True)
+        except KeyboardInterrupt as interrupt:
+            click.echo(f"interrupted; {str(interrupt) or 'the result was not written'}", err=True)
             context.exit(INTERRUPTED)
         except OSError as error:
             if error.errno == errno.EPIPE:  # whoever reads the output has had enough: click knows what to do

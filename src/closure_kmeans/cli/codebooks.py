@@ -109,21 +109,24 @@ def evaluate(
     queries = None if ground_truth is None else read_oxford(ground_truth)
     if protocol == "ukbench" and features.skip:
         raise click.UsageError("--skip would break the groups of four of ukbench")
+    if compared.levels != [1] and "hkm" not in compared.methods:
+        raise click.UsageError("--levels is of hkm, which is not among --methods")
     n_images = len(list_images(images))
     if n_images > 0 and not features.skip:
         check_images(compared.plan, n_images, whole_groups=queries is None)  # before the long work
-    collection, key = collect_photos(images, features.extraction, manner, skip=features.skip, work=features.work)
-    rows = compare(
-        collection,
-        compared.plan,
-        queries,
-        folder=features.work,
-        key=key,
-        n_jobs=manner.threads,
-        verbose=manner.shows_progress,
-    )
-    for row in rows:
-        tqdm.write(json.dumps(row._asdict()) if manner.as_json else _line(row))  # above the progress bar
+    with features.kept():
+        collection, key = collect_photos(images, features.extraction, manner, skip=features.skip, work=features.work)
+        rows = compare(
+            collection,
+            compared.plan,
+            queries,
+            folder=features.work,
+            key=key,
+            n_jobs=manner.threads,
+            verbose=manner.shows_progress,
+        )
+        for row in rows:
+            tqdm.write(json.dumps(row._asdict()) if manner.as_json else _line(row))  # above the progress bar
 
 
 def _line(row: Row) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,6 +32,16 @@ class Features(NamedTuple):
         from closure_kmeans.retrieval import Extraction
 
         return Extraction(self.detector, self.max_side)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Say what an interrupt leaves."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.work is None:
+                raise KeyboardInterrupt("nothing is kept: --work FOLDER would keep what is finished") from None
+            raise KeyboardInterrupt(f"what is finished is in '{self.work}': the same command goes on") from None
 
 
 with_skip = click.option("--skip", is_flag=True, help="Leave out images that cannot be read, and say which.")

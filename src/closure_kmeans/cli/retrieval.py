@@ -119,29 +119,31 @@ def index(
 
     The words are learned from the images themselves.
     """
-    from closure_kmeans.retrieval import ImageIndex, Vocabulary, learn_vocabulary, tree_shape
-    from closure_kmeans.retrieval.stages import FEATURES, WORDS, key_of, resume
+    from closure_kmeans.retrieval import ImageIndex, Vocabulary, tree_shape
+    from closure_kmeans.retrieval.stages import resume_learning
 
     words, method, sample, sift, seed = learning
-    if features.work is not None:
-        keep_apart([str(features.work / stage.file) for stage in (FEATURES, WORDS)], [output])
     depth = tree_shape(words)[1] if method == "hkm" else 1
     if levels > depth:
         raise click.UsageError(f"--levels must be at most {depth}, the depth of '{method}' here, got {levels}")
-    collection, key = collect_photos(photos, features.extraction, manner, skip=features.skip, work=features.work)
-    settings: dict[str, Any] = {"method": method, "root": not sift, "sample": sample, "random_state": seed}
-
-    def learn() -> Vocabulary:
-        return learn_vocabulary(
-            collection.descriptors, words, n_jobs=manner.threads, verbose=manner.shows_progress, **settings
+    with features.kept():
+        collection, key = collect_photos(photos, features.extraction, manner, skip=features.skip, work=features.work)
+        learned = resume_learning(
+            features.work,
+            key,
+            collection.descriptors,
+            words,
+            method=method,
+            root=not sift,
+            random_state=seed,
+            sample=sample,
+            n_jobs=manner.threads,
+            verbose=manner.shows_progress,
         )
-
-    learned = resume(WORDS, features.work, key_of(key, words, settings), learn)
-    learned.model.n_jobs = manner.threads  # a model that was kept knows of no threads
-    vocabulary = Vocabulary(learned.model, root=not sift, levels=levels, n_nearest=nearest)
-    made = ImageIndex(vocabulary, features.extraction)
-    made.add(collection)
-    made.save(output)
+        vocabulary = Vocabulary(learned.vocabulary.model, root=not sift, levels=levels, n_nearest=nearest)
+        made = ImageIndex(vocabulary, features.extraction)
+        made.add(collection)
+        made.save(output)
     _summarise(made, _added(collection), output, manner)
 
 

@@ -109,8 +109,8 @@ def take(collection: Collection, n_images: int) -> Collection:
     )
 
 
-def save_collection(path: str | os.PathLike[str], collection: Collection, key: str = "") -> None:
-    """Write a collection into one ``.safetensors`` file; ``key`` tells what it was made of.
+def save_collection(path: str | os.PathLike[str], collection: Collection) -> None:
+    """Write a collection into one ``.safetensors`` file.
 
     >>> from tempfile import TemporaryDirectory
     >>> rows = np.zeros((2, 4), np.float32), np.zeros((2, 128), np.uint8), np.array([0, 2])
@@ -121,8 +121,11 @@ def save_collection(path: str | os.PathLike[str], collection: Collection, key: s
     ['a.jpg']
     """
     arrays = {name: getattr(collection, name) for name in ("keypoints", "descriptors", "offsets")}
-    facts: dict[str, Any] = {"folder": collection.folder, "skipped": collection.skipped, "key": key}
-    facts |= {"extraction": collection.extraction._asdict()}
+    facts = {
+        "folder": collection.folder,
+        "skipped": collection.skipped,
+        "extraction": collection.extraction._asdict(),
+    }
     write_tensors(Path(path), COLLECTION, arrays | {"names": pack_names(collection.names)}, facts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path, PurePosixPath
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -17,36 +17,51 @@ from closure_kmeans._files import reading, replacing
 from closure_kmeans.retrieval.collection import Collection, take
 from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
 from closure_kmeans.retrieval.index import ImageIndex, Query, inside_box
-from closure_kmeans.retrieval.stages import key_of
+from closure_kmeans.retrieval.stages import key_of, naming_the_way_out, resume_learning
 from closure_kmeans.retrieval.verification import place
 from closure_kmeans.retrieval.vocabulary import (
     Vocabulary,
     Words,
     check_levels,
     check_n_words,
-    learn_vocabulary,
     tree_shape,
 )
 
-# What the scores of finished codebooks are kept in.
+# What scores are kept in.
 SCORES = "scores.json"
 # Images of a ranking that are verified.
 N_RERANK = 200
 
 
+class Scoring(NamedTuple):
+    """A way to score a codebook."""
+
+    images: int  # the first of the collection
+    levels: int = 1  # scoring levels, 1 but for hierarchical codebooks
+    norm: str = "l1"
+    reranked: bool = False
+
+
+class Score(NamedTuple):
+    """What came of it."""
+
+    score: float
+    search_ms: float  # for a query whose words are known
+
+
 class Row(NamedTuple):
-    """One score."""
+    """One score, of one codebook."""
 
     method: str
     words: int  # how many were asked for
-    levels: int  # scoring levels, 1 but for hierarchical codebooks
+    levels: int
     norm: str
-    images: int  # in the collection
+    images: int
     reranked: bool
     seed: int
     score: float
     seconds: float  # to learn the codebook
-    search_ms: float  # for a query whose words are known
+    search_ms: float
 
 
 class Indexed(NamedTuple):
@@ -115,6 +130,29 @@ class Plan(NamedTuple):
     rerank: bool = False
     root: bool = True
 
+    @property
+    def codebooks(self) -> list[Codebook]:
+        """All that are learned."""
+        return [Codebook(*names) for names in product(self.seeds, self.words, self.methods)]
+
+    def scorings(self, method: str, n_images: int) -> list[Scoring]:
+        """All ways in which a codebook is scored; those with the same words and index one after the other."""
+        levels = self.levels if method == "hkm" else (1,)
+        images = [n_images if size is None else size for size in self.images]
+        reranked = (False, True) if self.rerank else (False,)
+        return [
+            Scoring(size, level, norm, verified)
+            for level, size, norm, verified in product(levels, images, self.norms, reranked)
+        ]
+
+
+class Codebook(NamedTuple):
+    """What a codebook is known by."""
+
+    seed: int
+    words: int
+    method: str
+
 
 def compare(
     collection: Collection,
@@ -128,52 +166,73 @@ def compare(
 ) -> Iterator[Row]:
     """Learn codebooks from all descriptors and score each; by UKBench unless queries of Oxford are given.
 
-    The codebook of a subset is that of the whole collection. The scores of finished codebooks are kept in ``folder``,
-    if there is one, and not made again; ``key`` tells of what the collection was made.
+    The codebook of a subset is that of the whole collection. Codebooks and scores are kept in ``folder``, if there is
+    one, each when it is finished, and not made again; ``key`` tells of what the collection was made.
     """
     _check_plan(plan, collection, whole_groups=queries is None)
-    done = _read_scores(folder)
     asked = [[*query[:3], sorted(query.positives), sorted(query.junk)] for query in queries or ()]
-    codebooks = [
-        plan._replace(words=(n_words,), methods=(method,), seeds=(seed,))
-        for seed, n_words, method in product(plan.seeds, plan.words, plan.methods)
-    ]
-    for codebook in tqdm(codebooks, unit="codebook", disable=not verbose):
-        name = key_of(key, codebook, asked)
-        if name not in done:
-            done[name] = list(score_codebook(collection, codebook, queries, n_jobs))
-            _write_scores(folder, done)
-        yield from done[name]
+    done = _read_scores(folder)
+    for codebook in tqdm(plan.codebooks, unit="codebook", disable=not verbose):
+        names = {
+            scoring: key_of(key, codebook, plan.root, plan.n_nearest, scoring, asked)
+            for scoring in plan.scorings(codebook.method, len(collection.names))
+        }
+        missing = [scoring for scoring, name in names.items() if name not in done]
+        if missing:
+            learned = resume_learning(
+                folder,
+                key,
+                collection.descriptors,
+                codebook.words,
+                method=codebook.method,
+                root=plan.root,
+                random_state=codebook.seed,
+                n_jobs=n_jobs,
+            )
+            vocabulary = Vocabulary(learned.vocabulary.model, root=plan.root, n_nearest=plan.n_nearest)
+            for scoring, score in score_vocabulary(collection, vocabulary, missing, queries, n_jobs):
+                facts = codebook._asdict() | scoring._asdict() | score._asdict()
+                done[names[scoring]] = Row(seconds=learned.seconds, **facts)
+                _write_scores(folder, done)
+        yield from (done[name] for name in names.values())
 
 
-def score_codebook(
-    collection: Collection, plan: Plan, queries: Sequence[OxfordQuery] | None, n_jobs: int | None
-) -> Iterator[Row]:
-    """Learn the one codebook of a plan, and score it in every way."""
-    (n_words,), (method,), (seed,) = plan.words, plan.methods, plan.seeds
+def score_vocabulary(
+    collection: Collection,
+    vocabulary: Vocabulary,
+    scorings: Sequence[Scoring],
+    queries: Sequence[OxfordQuery] | None = None,
+    n_jobs: int | None = None,
+) -> Iterator[tuple[Scoring, Score]]:
+    """Score a vocabulary in several ways; those of the same levels and images should follow each other."""
+    for levels, alike in groupby(scorings, lambda scoring: scoring.levels):
+        used = Vocabulary(vocabulary.model, root=vocabulary.root, levels=levels, n_nearest=vocabulary.n_nearest)
+        words = used.assign(collection.descriptors)
+        for n_images, same in groupby(alike, lambda scoring: scoring.images):
+            indexed = index_words(take(collection, n_images), used, words)
+            for scoring in same:
+                yield scoring, _score(indexed, scoring, queries, n_jobs)
+
+
+def _score(indexed: Indexed, scoring: Scoring, queries: Sequence[OxfordQuery] | None, n_jobs: int | None) -> Score:
+    search = {"norm": scoring.norm, "n_rerank": N_RERANK if scoring.reranked else 0, "n_jobs": n_jobs}
     began = perf_counter()
-    learned = learn_vocabulary(
-        collection.descriptors, n_words, method=method, root=plan.root, random_state=seed, n_jobs=n_jobs
-    )
-    seconds = perf_counter() - began
-    for levels in plan.levels if method == "hkm" else (1,):
-        vocabulary = Vocabulary(learned.model, root=plan.root, levels=levels, n_nearest=plan.n_nearest)
-        words = vocabulary.assign(collection.descriptors)
-        for row in score_words(collection, vocabulary, words, plan, queries, n_jobs):
-            yield Row(method=method, words=n_words, seed=seed, seconds=seconds, **row)
+    score = ukbench(indexed, **search) if queries is None else oxford(indexed, queries, **search)
+    n_queries = len(indexed.images) if queries is None else len(queries)
+    return Score(score, 1000 * (perf_counter() - began) / n_queries)
 
 
-def _read_scores(folder: Path | None) -> dict[str, list[Row]]:
+def _read_scores(folder: Path | None) -> dict[str, Row]:
     if folder is None or not (folder / SCORES).exists():
         return {}
-    with reading(folder / SCORES, "scores"):
+    with naming_the_way_out(), reading(folder / SCORES, "scores"):
         kept = json.loads((folder / SCORES).read_text())
-        return {name: [Row(**row) for row in rows] for name, rows in kept.items()}
+        return {name: Row(**row) for name, row in kept.items()}
 
 
-def _write_scores(folder: Path | None, scores: dict[str, list[Row]]) -> None:
+def _write_scores(folder: Path | None, scores: dict[str, Row]) -> None:
     if folder is not None:
-        text = json.dumps({name: [row._asdict() for row in rows] for name, rows in scores.items()}, indent=1)
+        text = json.dumps({name: row._asdict() for name, row in scores.items()}, indent=1)
         with replacing(folder / SCORES) as beside:
             beside.write_text(text)
 
@@ -197,31 +256,3 @@ def check_images(plan: Plan, n_images: int, *, whole_groups: bool) -> None:
             raise ValueError(f"subsets must have 1 to {n_images} images, got {n}")
         if whole_groups and n % UKBENCH_GROUP:
             raise ValueError(f"the images must be whole groups of {UKBENCH_GROUP}, got {n} images")
-
-
-def score_words(
-    collection: Collection,
-    vocabulary: Vocabulary,
-    words: Words,
-    plan: Plan,
-    queries: Sequence[OxfordQuery] | None,
-    n_jobs: int | None,
-) -> Iterator[dict[str, Any]]:
-    """Score one codebook on all subsets, with all norms, with and without verification."""
-    for n_images in plan.images:
-        subset = collection if n_images is None else take(collection, n_images)
-        indexed = index_words(subset, vocabulary, words)
-        for norm in plan.norms:
-            for reranked in (False, True) if plan.rerank else (False,):
-                search = {"norm": norm, "n_rerank": N_RERANK if reranked else 0, "n_jobs": n_jobs}
-                began = perf_counter()
-                score = ukbench(indexed, **search) if queries is None else oxford(indexed, queries, **search)
-                n_queries = len(indexed.images) if queries is None else len(queries)
-                yield {
-                    "levels": vocabulary.levels,
-                    "norm": norm,
-                    "images": len(indexed.images),
-                    "reranked": reranked,
-                    "score": score,
-                    "search_ms": 1000 * (perf_counter() - began) / n_queries,
-                }

@@ -242,8 +242,8 @@ def root_bytes(descriptors: ArrayLike) -> NDArray[np.uint8]:
     return rooted
 
 
-def save_vocabulary(path: str | os.PathLike[str], vocabulary: Vocabulary, key: str = "") -> None:
-    """Write a vocabulary into one ``.safetensors`` file; ``key`` tells what it was learned from.
+def save_vocabulary(path: str | os.PathLike[str], vocabulary: Vocabulary) -> None:
+    """Write a vocabulary into one ``.safetensors`` file.
 
     >>> from tempfile import TemporaryDirectory
     >>> from closure_kmeans.datasets import load_sift
@@ -253,8 +253,7 @@ def save_vocabulary(path: str | os.PathLike[str], vocabulary: Vocabulary, key: s
     ...     load_vocabulary(f"{folder}/words.safetensors").n_words
     10
     """
-    arrays, facts = pack_vocabulary(vocabulary)
-    write_tensors(Path(path), VOCABULARY, arrays, facts | {"key": key})
+    write_tensors(Path(path), VOCABULARY, *pack_vocabulary(vocabulary))
 
 
 def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
