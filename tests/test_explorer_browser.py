@@ -91,9 +91,15 @@ def fits(page):
 
 
 def follow(page, link):
-    """Click on a link, and be there."""
-    with page.expect_navigation():
+    """Click on a link, and be there. On a busy machine a click was once lost: after a while it is made again."""
+    target = link.evaluate("link => link.href")
+    link.click()
+    try:
+        page.wait_for_url(lambda url: url == target, wait_until="commit", timeout=1000 * PATIENCE / 4)
+    except playwright.TimeoutError:
         link.click()
+        page.wait_for_url(lambda url: url == target, wait_until="commit")
+    page.wait_for_load_state()
 
 
 def test_open_sort_page_and_look_at_a_cluster(page):
