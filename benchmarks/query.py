@@ -16,13 +16,13 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.data import add_data_option
-from benchmarks.retrieval import KEPT, photos
+from benchmarks.retrieval import KEPT, key_of_photos, photos
 from closure_kmeans.retrieval import Collection, ImageIndex
-from closure_kmeans.retrieval.stages import key_of, resume_learning
+from closure_kmeans.retrieval.stages import resume_learning
 
 
-def make_index(collection: Collection, n_words: int) -> ImageIndex:
-    learned = resume_learning(KEPT, key_of(collection.folder), collection.descriptors, n_words, verbose=1)
+def make_index(collection: Collection, key: str, n_words: int) -> ImageIndex:
+    learned = resume_learning(KEPT, key, collection.descriptors, n_words, verbose=1)
     index = ImageIndex(learned.vocabulary, collection.extraction)
     index.add(collection)
     return index
@@ -55,7 +55,7 @@ def main() -> None:
     collection = photos(arguments.data)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "photos.index"
-        make_index(collection, arguments.words).save(path)
+        make_index(collection, key_of_photos(arguments.data), arguments.words).save(path)
         index = ImageIndex.load(path)
         step = max(1, len(index) // arguments.queries)
         measure(index, collection, range(0, 5 * step, step))  # compile

@@ -80,7 +80,7 @@ def key(row: Row) -> list[Any]:
 
 
 def key_of_photos(source: str) -> str:
-    return key_of(str(Path(source) / PHOTOS))
+    return key_of(str((Path(source) / PHOTOS).resolve()))
 
 
 def photos(source: str) -> Collection:

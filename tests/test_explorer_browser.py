@@ -91,13 +91,14 @@ def fits(page):
 
 
 def follow(page, link):
-    """Click on a link, and be there. On a busy machine a click was once lost: after a while it is made again."""
-    target = link.evaluate("link => link.href")
+    """Click on a link, and be there. On a busy machine a page once did not come: if none is under way, click again."""
+    before, target = page.url, link.evaluate("link => link.href")
     link.click()
     try:
-        page.wait_for_url(lambda url: url == target, wait_until="commit", timeout=1000 * PATIENCE / 4)
+        page.wait_for_url(lambda url: url == target, wait_until="commit", timeout=1000 * PATIENCE / 2)
     except playwright.TimeoutError:
-        link.click()
+        if page.url == before:
+            link.click()
         page.wait_for_url(lambda url: url == target, wait_until="commit")
     page.wait_for_load_state()
 

@@ -948,12 +948,16 @@ def test_an_evaluation_does_nothing_twice(run, photos, tmp_path, work_done):
     scored.clear()
     run(*arguments, "--methods", "hkm", "--nearest", "2")
     assert scored == [Scoring(24)]
-    run("index", photos, "--words", "50", "-o", tmp_path / "photos.index", "--work", tmp_path / "kept")
+    index = ("index", photos, "--words", "50", "-o", tmp_path / "photos.index", "--work", tmp_path / "kept")
+    run(*index)
     assert learned == ["closure", "hkm"]
+    run(*index, "--sample", "500")
+    assert learned == ["closure", "hkm", "closure"]
+    learned.clear()
     run(*arguments, "--methods", "closure", "--sift")
     run(*arguments, "--methods", "closure", "--seeds", "1")
     run(*arguments, "--methods", "closure", "--max-side", "100")
-    assert learned == ["closure", "hkm", "closure", "closure", "closure"]
+    assert learned == ["closure", "closure", "closure"]
     assert run(*arguments, "--methods", "closure") == first
 
 
@@ -970,7 +974,9 @@ def test_an_evaluation_that_was_stopped_goes_on(run, photos, tmp_path, work_done
 
     with monkeypatch.context() as patch:
         patch.setattr(experiment, "_score", interrupted)
-        assert "interrupted; nothing is kept: --work FOLDER would keep what is finished" in run(*arguments, code=130)
+        output = run(*arguments, code=130)
+        assert json.loads(output.splitlines()[0])["score"] == whole[0]
+        assert "interrupted; --work FOLDER would have kept what was finished" in output
         output = run(*arguments, "--work", tmp_path / "kept", code=130)
         assert f"interrupted; what is finished is in '{tmp_path / 'kept'}': the same command goes on" in output
     learned.clear()
@@ -979,6 +985,41 @@ def test_an_evaluation_that_was_stopped_goes_on(run, photos, tmp_path, work_done
     assert [row["score"] for row in rows] == whole
     assert learned == []
     assert scored == [Scoring(24, reranked=True)]
+
+
+def test_another_ground_truth_is_scored_again(run, photos, tmp_path, work_done):
+    learned, scored = work_done
+    truth = tmp_path / "truth"
+    for good in ("image000 image001", "image000 image004"):
+        write_ground_truth(truth, good=good, ok="image002", junk="image003")
+        run("evaluate", "oxford", photos, truth, "--words", "50", "--work", tmp_path / "kept")
+    assert (len(learned), len(scored)) == (1, 2)
+
+
+def test_evaluations_share_a_folder(collection, tmp_path):
+    rows = {}
+    first = compare(collection, Plan([50], ["closure"], rerank=True), folder=tmp_path, key="photos")
+    rows["first"] = next(first)
+    rows["second"] = next(compare(collection, Plan([50], ["hkm"]), folder=tmp_path, key="photos"))
+    rows["third"] = next(first)
+    kept = json.loads((tmp_path / "scores.json").read_text())
+    assert [experiment.Row(**row) for row in kept.values()] == list(rows.values())
+    with pytest.raises(ValueError, match="with a folder there must be a key"):
+        next(compare(collection, Plan([50], ["closure"]), folder=tmp_path))
+
+
+def test_photos_without_features_come_first(run, photos, tmp_path):
+    for number in range(4):
+        Image.new("L", (80, 80), 128).save(tmp_path / f"a{number}.png")
+        (tmp_path / f"image{number}.png").write_bytes((photos / f"image00{number}.png").read_bytes())
+    (row,) = run("evaluate", "ukbench", tmp_path, "--words", "20", "--json").splitlines()
+    assert json.loads(row)["score"] == 2
+
+
+def test_what_is_named_twice_counts_once():
+    plan = Plan([50, 50], ["hkm", "hkm"], ["l1", "l1"], seeds=[0, 0], levels=[1, 2, 1], images=[24, None, 12, 24])
+    assert plan.codebooks == [(0, 50, "hkm")]
+    assert plan.scorings("hkm", 24) == [Scoring(24), Scoring(12), Scoring(24, 2), Scoring(12, 2)]
 
 
 def test_kept_work_that_cannot_be_read_is_named(run, photos, tmp_path):
@@ -992,6 +1033,9 @@ def test_kept_work_that_cannot_be_read_is_named(run, photos, tmp_path):
         assert f"{path.name}' cannot be read as {kind}" in output
         assert "remove it to have it made again" in output
         path.write_bytes(whole)
+    path = tmp_path / "scores.json"
+    path.write_text(path.read_text().replace('"score": ', '"score": null, "was": '))
+    assert "scores.json' cannot be read as scores" in run(*arguments, code=1)
 
 
 def test_evaluate(run, photos, tmp_path):
@@ -1043,7 +1087,7 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
         (
             ("index", "{photos}", "-o", "{folder}/new.index", "--levels", "2"),
             2,
-            "--levels must be at most 1",
+            "--levels is of --method hkm, got 2 with 'closure'",
         ),
         ((*HKM_OF_100, "--levels", "9"), 1, "levels must be at most 2, the depth of the tree of words, got 9"),
         ((*HKM_OF_100, "--levels", "0"), 1, "levels must be at least 1"),

@@ -114,7 +114,7 @@ def evaluate(
     n_images = len(list_images(images))
     if n_images > 0 and not features.skip:
         check_images(compared.plan, n_images, whole_groups=queries is None)  # before the long work
-    with features.kept():
+    with features.saying_what_is_kept():
         collection, key = collect_photos(images, features.extraction, manner, skip=features.skip, work=features.work)
         rows = compare(
             collection,
@@ -126,13 +126,18 @@ def evaluate(
             verbose=manner.shows_progress,
         )
         for row in rows:
-            tqdm.write(json.dumps(row._asdict()) if manner.as_json else _line(row))  # above the progress bar
+            with tqdm.external_write_mode():  # above the progress bar
+                click.echo(json.dumps(row._asdict()) if manner.as_json else _line(row))
 
 
 def _line(row: Row) -> str:
-    reranked = ", re-ranked" if row.reranked else ""
     levels = f" ({row.levels} levels)" if row.levels > 1 else ""
+    notes = [
+        *([", re-ranked"] if row.reranked else []),
+        *([f", {row.nearest} nearest"] if row.nearest > 1 else []),
+        *([", plain SIFT"] if not row.root else []),
+    ]
     return (
         f"{row.method + levels:16} {row.words:>9,} words  {row.norm}  {row.images:>6,} images  seed {row.seed}  "
-        f"score {row.score:.3f}{reranked}  learned in {row.seconds:.1f} s, query {row.search_ms:.1f} ms"
+        f"score {row.score:.3f}{''.join(notes)}  learned in {row.seconds:.1f} s, query {row.search_ms:.1f} ms"
     )

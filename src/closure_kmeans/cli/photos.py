@@ -34,13 +34,13 @@ class Features(NamedTuple):
         return Extraction(self.detector, self.max_side)
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Say what an interrupt leaves."""
+    def saying_what_is_kept(self) -> Iterator[None]:
+        """When it is interrupted."""
         try:
             yield
         except KeyboardInterrupt:
             if self.work is None:
-                raise KeyboardInterrupt("nothing is kept: --work FOLDER would keep what is finished") from None
+                raise KeyboardInterrupt("--work FOLDER would have kept what was finished") from None
             raise KeyboardInterrupt(f"what is finished is in '{self.work}': the same command goes on") from None
 
 
@@ -83,8 +83,8 @@ def collect_photos(
     skip: bool,
     work: Path | None = None,
 ) -> tuple[Collection, str]:
-    """The features of a folder, or those of the last time; and a key that tells of what they were made."""
-    library("cv2", "images", "retrieval")
+    """The features of a folder, be it those that were kept; and a key that tells of what they were made."""
+    cv2 = library("cv2", "images", "retrieval")
     from closure_kmeans.retrieval import collect
     from closure_kmeans.retrieval.stages import FEATURES, key_of, resume
 
@@ -97,7 +97,7 @@ def collect_photos(
         work.mkdir(parents=True, exist_ok=True)
     stats = {name: (photos / name).stat() for name in (image_names(photos) if names is None else names)}
     files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()]
-    key = key_of(str(photos.resolve()), files, extraction, skip)
+    key = key_of(str(photos.resolve()), files, extraction, skip, cv2.__version__)
     collection = resume(FEATURES, work, key, extract)
     for reason in collection.skipped:
         click.echo(f"Warning: left out: {reason}", err=True)

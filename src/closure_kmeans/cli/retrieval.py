@@ -123,10 +123,14 @@ def index(
     from closure_kmeans.retrieval.stages import resume_learning
 
     words, method, sample, sift, seed = learning
-    depth = tree_shape(words)[1] if method == "hkm" else 1
+    depth = tree_shape(words)[1]
+    if levels > 1 and method != "hkm":
+        raise click.UsageError(f"--levels is of --method hkm, got {levels} with '{method}'")
     if levels > depth:
-        raise click.UsageError(f"--levels must be at most {depth}, the depth of '{method}' here, got {levels}")
-    with features.kept():
+        raise click.UsageError(
+            f"--levels must be at most {depth}, the depth of a tree of {words:,} words, got {levels}"
+        )
+    with features.saying_what_is_kept():
         collection, key = collect_photos(photos, features.extraction, manner, skip=features.skip, work=features.work)
         learned = resume_learning(
             features.work,

@@ -24,11 +24,14 @@ from closure_kmeans.retrieval.vocabulary import (
     Words,
     check_levels,
     check_n_words,
+    learn_vocabulary,
     tree_shape,
 )
 
-# What scores are kept in.
-SCORES = "scores.json"
+# What scores are kept in, and what was measured of each.
+SCORES, MEASURED = "scores.json", ("score", "seconds", "search_ms")
+# Descriptors from which a few words are learned before the clock runs.
+WARM_UP_ROWS = 500
 # Images of a ranking that are verified.
 N_RERANK = 200
 
@@ -58,6 +61,8 @@ class Row(NamedTuple):
     norm: str
     images: int
     reranked: bool
+    nearest: int  # words of a region
+    root: bool  # RootSIFT, or plain SIFT
     seed: int
     score: float
     seconds: float  # to learn the codebook
@@ -117,8 +122,16 @@ def oxford(indexed: Indexed, queries: Sequence[OxfordQuery], **search: Any) -> f
     return oxford_score(queries, find)
 
 
+class Codebook(NamedTuple):
+    """What a codebook is known by."""
+
+    seed: int
+    words: int
+    method: str
+
+
 class Plan(NamedTuple):
-    """What is compared."""
+    """What is compared; what is named twice counts once."""
 
     words: Sequence[int]
     methods: Sequence[str]
@@ -133,25 +146,16 @@ class Plan(NamedTuple):
     @property
     def codebooks(self) -> list[Codebook]:
         """All that are learned."""
-        return [Codebook(*names) for names in product(self.seeds, self.words, self.methods)]
+        every = (Codebook(*parts) for parts in product(self.seeds, self.words, self.methods))
+        return list(dict.fromkeys(every))
 
     def scorings(self, method: str, n_images: int) -> list[Scoring]:
         """All ways in which a codebook is scored; those with the same words and index one after the other."""
         levels = self.levels if method == "hkm" else (1,)
         images = [n_images if size is None else size for size in self.images]
         reranked = (False, True) if self.rerank else (False,)
-        return [
-            Scoring(size, level, norm, verified)
-            for level, size, norm, verified in product(levels, images, self.norms, reranked)
-        ]
-
-
-class Codebook(NamedTuple):
-    """What a codebook is known by."""
-
-    seed: int
-    words: int
-    method: str
+        every = product(levels, images, self.norms, reranked)
+        return list(dict.fromkeys(Scoring(size, level, norm, verified) for level, size, norm, verified in every))
 
 
 def compare(
@@ -167,34 +171,55 @@ def compare(
     """Learn codebooks from all descriptors and score each; by UKBench unless queries of Oxford are given.
 
     The codebook of a subset is that of the whole collection. Codebooks and scores are kept in ``folder``, if there is
-    one, each when it is finished, and not made again; ``key`` tells of what the collection was made.
+    one, each when it is finished, and not made again; ``key`` tells of what the collection was made, and must then be
+    given.
     """
+    if folder is not None and not key:
+        raise ValueError("with a folder there must be a key, which tells of what the collection was made")
     _check_plan(plan, collection, whole_groups=queries is None)
     asked = [[*query[:3], sorted(query.positives), sorted(query.junk)] for query in queries or ()]
-    done = _read_scores(folder)
+
+    def score(codebook: Codebook, scorings: Sequence[Scoring]) -> Iterator[Row]:
+        _warm_up(collection, codebook, plan, n_jobs)
+        learned = resume_learning(
+            folder,
+            key,
+            collection.descriptors,
+            codebook.words,
+            method=codebook.method,
+            root=plan.root,
+            random_state=codebook.seed,
+            n_jobs=n_jobs,
+            verbose=verbose,
+        )
+        vocabulary = Vocabulary(learned.vocabulary.model, root=plan.root, n_nearest=plan.n_nearest)
+        for scoring, found in score_vocabulary(collection, vocabulary, scorings, queries, n_jobs):
+            facts = codebook._asdict() | scoring._asdict() | found._asdict()
+            yield Row(nearest=plan.n_nearest, root=plan.root, seconds=learned.seconds, **facts)
+
+    known = _read_scores(folder)
     for codebook in tqdm(plan.codebooks, unit="codebook", disable=not verbose):
-        names = {
+        keys = {
             scoring: key_of(key, codebook, plan.root, plan.n_nearest, scoring, asked)
             for scoring in plan.scorings(codebook.method, len(collection.names))
         }
-        missing = [scoring for scoring, name in names.items() if name not in done]
-        if missing:
-            learned = resume_learning(
-                folder,
-                key,
-                collection.descriptors,
-                codebook.words,
-                method=codebook.method,
-                root=plan.root,
-                random_state=codebook.seed,
-                n_jobs=n_jobs,
-            )
-            vocabulary = Vocabulary(learned.vocabulary.model, root=plan.root, n_nearest=plan.n_nearest)
-            for scoring, score in score_vocabulary(collection, vocabulary, missing, queries, n_jobs):
-                facts = codebook._asdict() | scoring._asdict() | score._asdict()
-                done[names[scoring]] = Row(seconds=learned.seconds, **facts)
-                _write_scores(folder, done)
-        yield from (done[name] for name in names.values())
+        missing = score(codebook, [scoring for scoring in keys if keys[scoring] not in known])
+        for name in keys.values():
+            row = known.get(name)
+            if row is None:
+                row = next(missing)
+                _keep_score(folder, name, row)
+            yield row
+
+
+def _warm_up(collection: Collection, codebook: Codebook, plan: Plan, n_jobs: int | None) -> None:
+    """Learn and search a little, so that no time that is measured, and kept, has compiling in it."""
+    rows = collection.descriptors[:WARM_UP_ROWS]
+    n_words = min(codebook.words, max(2, len(rows) // 10))
+    vocabulary = learn_vocabulary(rows, n_words, method=codebook.method, root=plan.root, random_state=0, n_jobs=n_jobs)
+    few = take(collection, min(UKBENCH_GROUP, len(collection.names)))
+    indexed = index_words(few, vocabulary, vocabulary.assign(few.descriptors))
+    indexed.images.search(indexed.query(0), n_rerank=N_RERANK if plan.rerank else 0, n_jobs=n_jobs)
 
 
 def score_vocabulary(
@@ -204,7 +229,10 @@ def score_vocabulary(
     queries: Sequence[OxfordQuery] | None = None,
     n_jobs: int | None = None,
 ) -> Iterator[tuple[Scoring, Score]]:
-    """Score a vocabulary in several ways; those of the same levels and images should follow each other."""
+    """Score a vocabulary in several ways, whatever its own levels.
+
+    Those of the same levels and images should follow each other.
+    """
     for levels, alike in groupby(scorings, lambda scoring: scoring.levels):
         used = Vocabulary(vocabulary.model, root=vocabulary.root, levels=levels, n_nearest=vocabulary.n_nearest)
         words = used.assign(collection.descriptors)
@@ -227,14 +255,15 @@ def _read_scores(folder: Path | None) -> dict[str, Row]:
         return {}
     with naming_the_way_out(), reading(folder / SCORES, "scores"):
         kept = json.loads((folder / SCORES).read_text())
-        return {name: Row(**row) for name, row in kept.items()}
+        return {name: Row(**row | {value: float(row[value]) for value in MEASURED}) for name, row in kept.items()}
 
 
-def _write_scores(folder: Path | None, scores: dict[str, Row]) -> None:
+def _keep_score(folder: Path | None, key: str, row: Row) -> None:
+    """Beside all that are there by now: another evaluation may keep its own in the same folder."""
     if folder is not None:
-        text = json.dumps({name: row._asdict() for name, row in scores.items()}, indent=1)
+        scores = _read_scores(folder) | {key: row}
         with replacing(folder / SCORES) as beside:
-            beside.write_text(text)
+            beside.write_text(json.dumps({name: row._asdict() for name, row in scores.items()}, indent=1))
 
 
 def _check_plan(plan: Plan, collection: Collection, *, whole_groups: bool) -> None:

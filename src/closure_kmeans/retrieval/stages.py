@@ -14,17 +14,19 @@ from numpy.typing import ArrayLike
 
 import closure_kmeans
 from closure_kmeans._files import FileFormatError, reading
-from closure_kmeans._tensors import read_facts, write_tensors
+from closure_kmeans._tensors import read_tensors, write_tensors
 from closure_kmeans.retrieval.collection import load_collection, save_collection
 from closure_kmeans.retrieval.vocabulary import (
     VOCABULARY,
     Vocabulary,
     learn_vocabulary,
-    load_vocabulary,
     pack_vocabulary,
+    unpack_vocabulary,
 )
 
-# Digits of a key that are in the name of a file.
+# Raised when the same settings give other features, words or scores than before.
+RESULTS = 1
+# Digits of a key: few enough for names of files, and too many for two to be the same.
 KEY_DIGITS = 16
 
 Product = TypeVar("Product")
@@ -39,7 +41,7 @@ class Stage(NamedTuple, Generic[Product]):
 
     def path(self, folder: Path, key: str) -> Path:
         """Where the product is that was made of what ``key`` tells."""
-        return folder / f"{self.name}-{key[:KEY_DIGITS]}.safetensors"
+        return folder / f"{self.name}-{key}.safetensors"
 
 
 class Learned(NamedTuple):
@@ -55,9 +57,9 @@ def _save_learned(path: Path, learned: Learned) -> None:
 
 
 def _load_learned(path: Path) -> Learned:
-    vocabulary = load_vocabulary(path)
-    with reading(path, "words that were kept"):
-        return Learned(vocabulary, float(read_facts(path, VOCABULARY)["seconds"]))
+    with reading(path, "a vocabulary"):
+        arrays, facts = read_tensors(path, VOCABULARY)
+        return Learned(unpack_vocabulary(path, arrays, facts), facts["seconds"])
 
 
 FEATURES = Stage("features", save_collection, load_collection)
@@ -114,5 +116,5 @@ def naming_the_way_out() -> Iterator[None]:
 
 def key_of(*parts: Any) -> str:
     """What tells one piece of work from another: of the parts, and of the version of the library."""
-    text = json.dumps([closure_kmeans.__version__, *parts], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    text = json.dumps([closure_kmeans.__version__, RESULTS, *parts], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
