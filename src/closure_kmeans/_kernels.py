@@ -30,6 +30,7 @@ from closure_kmeans._instructions import (
     take_lowest,
     turn_rows,
 )
+from closure_kmeans._interrupts import hold_interrupts_while_compiling
 
 if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters
@@ -72,6 +73,9 @@ CACHE_LINE = 64
 # Rows and centres in one product of the exact search: both stay in the second-level cache.
 SEARCH_ROWS = 256
 SEARCH_CENTERS = 512
+
+
+hold_interrupts_while_compiling()
 
 
 def kernel(function: Function) -> Function:
