@@ -3,6 +3,7 @@ import math
 import os
 import subprocess
 import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -53,7 +54,7 @@ from closure_kmeans.retrieval import (
 from closure_kmeans.retrieval.experiment import Plan, Scoring, compare
 from closure_kmeans.retrieval.inverted import Ranking
 from closure_kmeans.retrieval.pictures import draw_matches, draw_results, draw_rows
-from closure_kmeans.retrieval.stages import FEATURES, WORDS, resume
+from closure_kmeans.retrieval.stages import FEATURES, WORDS, resume, resume_features, resume_learning
 from closure_kmeans.vectors import FileFormatError
 
 N_OBJECTS, SIDE = 6, 160
@@ -388,6 +389,75 @@ def test_finished_stages_are_taken_up(collection, tmp_path):
     FEATURES.path(tmp_path, "key").rename(WORDS.path(tmp_path, "key"))
     with pytest.raises(FileFormatError, match=r"must be 'vocabulary', .* but is 'collection', .* remove it"):
         resume(WORDS, tmp_path, "key", fail)
+
+
+def test_features_are_kept_while_the_others_are_taken(collection, photos, tmp_path, monkeypatch):
+    taken = []
+
+    def take(*folder, names, **settings):
+        if names in limit:
+            raise KeyboardInterrupt
+        taken.append(names)
+        return collect(*folder, names=names, **settings)
+
+    parts = [collection.names[first : first + 5] for first in range(0, 24, 5)]
+    monkeypatch.setattr(stages, "IMAGES_PER_PART", 5)
+    monkeypatch.setattr(stages, "collect", take)
+    arguments = tmp_path, photos, collection.names, Extraction()
+    limit = parts[3:4]
+    with pytest.raises(KeyboardInterrupt):
+        resume_features(*arguments)
+    assert len(list(tmp_path.iterdir())) == 3
+    limit = []
+    found, key = resume_features(*arguments)
+    assert taken == parts  # each once
+    assert [path.name for path in tmp_path.iterdir()] == [f"features-{key}.safetensors"]
+    again, same_key = resume_features(*arguments)
+    assert (taken, same_key) == (parts, key)
+    for one in (found, again):
+        for name, values in collection._asdict().items():
+            np.testing.assert_array_equal(getattr(one, name), values)
+
+
+def test_what_is_left_out_of_parts_is_said(photos, tmp_path, monkeypatch):
+    photo = (photos / "image000.png").read_bytes()
+    files = {"a.png": b"no image", "b.png": photo, "c.png": b"no image", "d.png": b"no image", "e.png": photo}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setattr(stages, "IMAGES_PER_PART", 2)
+    found, _ = resume_features(tmp_path / "kept", tmp_path, list(files), Extraction(), on_error="skip")
+    assert found.names == ["b.png", "e.png"]
+    assert len(found.skipped) == 3
+    assert found.offsets[-1] == len(found.descriptors) == 2 * found.offsets[1] > 0
+
+
+@pytest.mark.parametrize("method", ["closure", "paper"])
+def test_learning_that_was_stopped_goes_on(collection, tmp_path, monkeypatch, method):
+    def learn(callback):
+        monkeypatch.setattr(stages, "learn_vocabulary", partial(learn_vocabulary, callback=callback))
+        return resume_learning(tmp_path, "photos", collection.descriptors, 300, method=method)
+
+    def stop_after_two(record):
+        if record.iteration == 2:
+            raise KeyboardInterrupt
+
+    whole = learn_vocabulary(collection.descriptors, 300, method=method, random_state=0).model
+    assert whole.n_iter_ > 3
+    with pytest.raises(KeyboardInterrupt):
+        learn(stop_after_two)
+    (begun,) = tmp_path.iterdir()
+    kept = begun.read_bytes()
+    begun.write_bytes(kept[:1000])
+    with pytest.raises(FileFormatError, match=r"begun-.*cannot be read.*; remove it to have it made again"):
+        learn(None)
+    begun.write_bytes(kept)
+    iterations = []
+    learned = learn(lambda record: iterations.append(record.iteration))
+    assert iterations == list(range(3, whole.n_iter_ + 1))
+    np.testing.assert_array_equal(learned.vocabulary.model.cluster_centers_, whole.cluster_centers_)
+    assert learned.seconds > learned.vocabulary.model.history_[-1].seconds
+    assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == ["words"]
 
 
 # -- verification ----------------------------------------------------------------------------------------------------
@@ -797,6 +867,11 @@ def test_pictures(index, photos, tmp_path):
     assert np.asarray(lines).std(axis=2).max() > 20  # lines are coloured, pictures are not
     itself = draw_matches(index, photos / index.names[0], asked, found[0])
     assert np.mean(np.asarray(itself).std(axis=2) > 20) < 0.2  # lines do not hide the pictures
+    boxed = draw_matches(index, photos / index.names[0], asked, found[1], box=(20, 30, 90, 500))
+    changed = np.argwhere((np.asarray(boxed) != np.asarray(lines)).any(axis=2))
+    ratio = 600 / SIDE
+    assert changed.min(axis=0) == pytest.approx([30 * ratio, 20 * ratio], abs=2)
+    assert changed.max(axis=0) == pytest.approx([599, 90 * ratio], abs=2)  # as much of it as is in the picture
     index.folders[0] = str(tmp_path)  # the images have vanished
     assert draw_results(index, photos / index.names[0], found).size == row.size
 
@@ -845,10 +920,15 @@ def test_index_speaks_json_and_takes_up_what_is_done(run, photos, tmp_path, monk
     def fail(*_, **__):
         raise AssertionError("done again")
 
-    monkeypatch.setattr("closure_kmeans.retrieval.collect", fail)
-    monkeypatch.setattr("closure_kmeans.retrieval.stages.learn_vocabulary", fail)
+    monkeypatch.setattr(stages, "collect", fail)
+    monkeypatch.setattr(stages, "learn_vocabulary", fail)
     run(*arguments)
     assert (tmp_path / "photos.index").read_bytes() == before
+    output = run(*arguments[:-1])
+    for kind in ("features", "words"):
+        (path,) = tmp_path.glob(f"{kind}-*")
+        assert f"{kind} from '{path}'" in output
+    assert run(*arguments[:-1], "--quiet") == ""
 
 
 def test_photos_of_the_same_name_are_told_apart(run, photos, tmp_path):
@@ -908,6 +988,13 @@ def test_add_and_remove(run, made, photos, tmp_path):
     assert "left out" in warning
     facts = json.loads(facts)
     assert (facts["images"], facts["added"], facts["left_out"]) == (25, 0, 1)
+    (more / "new.png").unlink()
+    assert json.loads(run("add", made, more, "--skip", "--json").splitlines()[1])["left_out"] == 1
+    (more / "newest.png").write_bytes((photos / "image008.png").read_bytes())
+    facts = json.loads(run("add", made, more, "--skip", "--work", tmp_path / "kept", "--json").splitlines()[1])
+    assert (facts["images"], facts["added"]) == (26, 1)
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+    run("remove", made, "newest.png")
     facts = json.loads(run("remove", made, "new.png", "--json"))
     assert (facts["images"], facts["removed"]) == (24, 1)
     assert len(ImageIndex.load(made)) == 24
@@ -952,6 +1039,8 @@ def test_an_evaluation_does_nothing_twice(run, photos, tmp_path, work_done):
     run(*index)
     assert learned == ["closure", "hkm"]
     run(*index, "--sample", "500")
+    assert learned == ["closure", "hkm", "closure"]
+    run(*index, "--sample", "1000000")  # is no sample of the few that there are
     assert learned == ["closure", "hkm", "closure"]
     learned.clear()
     run(*arguments, "--methods", "closure", "--sift")
@@ -1081,7 +1170,7 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
             2,
             "--dof is of --verifier matches",
         ),
-        ((*HKM_OF_100, "--subsets", "6"), 1, "whole groups of 4, got 6"),
+        ((*HKM_OF_100, "--subsets", "6"), 1, "the images of subsets must be whole groups of 4, got 6"),
         ((*HKM_OF_100, "--subsets", "28"), 1, "subsets must have 1 to 24 images, got 28"),
         (("index", "{folder}", "-o", "{folder}/new.index", "--words", "10"), 1, "broken.png' must be an image"),
         (
@@ -1102,7 +1191,7 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
         ),
         (("query", "{made}", "{photos}/image000.png", "--montage", "{photos}/image005.png"), 2, "photo of the index"),
         (("add", "{made}", "{photos}"), 1, "24 of the 24 images of"),
-        (("index", "{folder}/bad", "-o", "{folder}/new.index", "--skip"), 1, "must hold images that can be read"),
+        (("index", "{folder}/bad", "-o", "{folder}/new.index", "--skip"), 1, "but the images have none"),
         (("index", "{folder}/empty", "-o", "{folder}/new.index"), 1, "must hold images, but has none"),
         (
             ("index", "{photos}", "-o", "{folder}/new.index", "--words", "1000000"),

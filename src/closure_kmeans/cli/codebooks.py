@@ -10,7 +10,16 @@ import click
 from tqdm import tqdm
 
 from closure_kmeans.cli.common import EXISTING_FOLDER, Manner, example, numbers, some_of, together, with_manner
-from closure_kmeans.cli.photos import METHODS, Features, collect_photos, with_features, with_nearest, with_sift
+from closure_kmeans.cli.photos import (
+    METHODS,
+    Features,
+    Keeping,
+    collect_photos,
+    with_features,
+    with_keeping,
+    with_nearest,
+    with_sift,
+)
 
 if TYPE_CHECKING:
     from closure_kmeans.retrieval.experiment import Plan, Row
@@ -90,9 +99,16 @@ with_compared = together(
 @click.argument("ground_truth", type=EXISTING_FOLDER, required=False)
 @with_compared
 @with_features
+@with_keeping
 @with_manner
 def evaluate(
-    protocol: str, images: Path, ground_truth: Path | None, compared: Compared, features: Features, manner: Manner
+    protocol: str,
+    images: Path,
+    ground_truth: Path | None,
+    compared: Compared,
+    features: Features,
+    keeping: Keeping,
+    manner: Manner,
 ) -> None:
     """Score codebooks on IMAGES, all else the same.
 
@@ -100,27 +116,27 @@ def evaluate(
     them among the first four. oxford: the queries are those of GROUND_TRUTH, and the score is the mean average
     precision.
     """
-    from closure_kmeans.features import list_images
     from closure_kmeans.retrieval import read_oxford
+    from closure_kmeans.retrieval.collection import image_names
     from closure_kmeans.retrieval.experiment import check_images, compare
 
     if (protocol == "oxford") != (ground_truth is not None):
         raise click.UsageError("oxford needs the folder GROUND_TRUTH, and ukbench takes none")
     queries = None if ground_truth is None else read_oxford(ground_truth)
-    if protocol == "ukbench" and features.skip:
+    if protocol == "ukbench" and keeping.skip:
         raise click.UsageError("--skip would break the groups of four of ukbench")
     if compared.levels != [1] and "hkm" not in compared.methods:
         raise click.UsageError("--levels is of hkm, which is not among --methods")
-    n_images = len(list_images(images))
-    if n_images > 0 and not features.skip:
-        check_images(compared.plan, n_images, whole_groups=queries is None)  # before the long work
-    with features.saying_what_is_kept():
-        collection, key = collect_photos(images, features.extraction, manner, skip=features.skip, work=features.work)
+    names = image_names(images)
+    if not keeping.skip:
+        check_images(compared.plan, len(names), whole_groups=queries is None)  # before the long work
+    with keeping.saying_what_is_kept():
+        collection, key = collect_photos(images, names, features.extraction, keeping, manner)
         rows = compare(
             collection,
             compared.plan,
             queries,
-            folder=features.work,
+            folder=keeping.work,
             key=key,
             n_jobs=manner.threads,
             verbose=manner.shows_progress,

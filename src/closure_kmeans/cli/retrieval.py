@@ -28,12 +28,12 @@ from closure_kmeans.cli.common import (
 from closure_kmeans.cli.photos import (
     METHODS,
     Features,
+    Keeping,
     collect_photos,
-    image_names,
     with_features,
+    with_keeping,
     with_nearest,
     with_sift,
-    with_skip,
 )
 
 if TYPE_CHECKING:
@@ -111,15 +111,24 @@ with_learning = together(
 @click.option("--levels", type=click.IntRange(1), default=1, show_default=True, help="Scoring levels of hkm.")
 @with_nearest
 @with_features
+@with_keeping
 @with_manner
 def index(
-    photos: Path, output: str, learning: Learning, levels: int, nearest: int, features: Features, manner: Manner
+    photos: Path,
+    output: str,
+    learning: Learning,
+    levels: int,
+    nearest: int,
+    features: Features,
+    keeping: Keeping,
+    manner: Manner,
 ) -> None:
     """Make an index of the images in PHOTOS.
 
     The words are learned from the images themselves.
     """
     from closure_kmeans.retrieval import ImageIndex, Vocabulary, tree_shape
+    from closure_kmeans.retrieval.collection import image_names
     from closure_kmeans.retrieval.stages import resume_learning
 
     words, method, sample, sift, seed = learning
@@ -130,10 +139,10 @@ def index(
         raise click.UsageError(
             f"--levels must be at most {depth}, the depth of a tree of {words:,} words, got {levels}"
         )
-    with features.saying_what_is_kept():
-        collection, key = collect_photos(photos, features.extraction, manner, skip=features.skip, work=features.work)
+    with keeping.saying_what_is_kept():
+        collection, key = collect_photos(photos, image_names(photos), features.extraction, keeping, manner)
         learned = resume_learning(
-            features.work,
+            keeping.work,
             key,
             collection.descriptors,
             words,
@@ -255,17 +264,19 @@ def query(
         other = next(others, None)
         if other is None:
             raise click.ClickException(f"'{matches}' was not written: there is no other photo to draw lines to")
-        save_picture(matches, draw_matches(opened, image, asked, other, verification))
+        save_picture(matches, draw_matches(opened, image, asked, other, verification, box))
 
 
 @retrieval.command(epilog=example("closure-kmeans retrieval add photos.index MORE/"))
 @with_index
 @click.argument("photos", type=EXISTING_FOLDER)
 @click.option("--new", is_flag=True, help="Leave out images whose names are in INDEX already.")
-@with_skip
+@with_keeping
 @with_manner
-def add(index_file: str, photos: Path, new: bool, skip: bool, manner: Manner) -> None:
+def add(index_file: str, photos: Path, new: bool, keeping: Keeping, manner: Manner) -> None:
     """Add the images in PHOTOS to INDEX, whose words stay as they are."""
+    from closure_kmeans.retrieval.collection import image_names
+
     opened = _open(index_file, manner.threads)
     names = image_names(photos)
     known = set(opened.names).intersection(names)
@@ -274,11 +285,12 @@ def add(index_file: str, photos: Path, new: bool, skip: bool, manner: Manner) ->
             f"{len(known)} of the {len(names)} images of '{photos}' are in the index already, such as '{min(known)}': "
             "--new leaves them out"
         )
-    others = [name for name in names if name not in known] if known else None
-    collection, _ = collect_photos(photos, opened.extraction, manner, names=others, skip=skip)
-    if collection.names:
-        opened.add(collection)
-        opened.save(index_file)
+    others = [name for name in names if name not in known]
+    with keeping.saying_what_is_kept():
+        collection, _ = collect_photos(photos, others, opened.extraction, keeping, manner)
+        if collection.names:
+            opened.add(collection)
+            opened.save(index_file)
     _summarise(opened, _added(collection) | {"already there": len(known)}, index_file, manner)
 
 

@@ -73,22 +73,17 @@ def collect(
     >>> collection.names, collection.offsets.tolist()  # nothing to see in it
     (['black.png'], [0, 0])
     """
-    from closure_kmeans.features import list_images, local_features
+    from closure_kmeans.features import local_features
 
-    if names is None:
-        paths = list_images(folder)
-        if not paths:
-            raise ValueError(f"'{folder}' must hold images, but has none")
-    else:
-        names = [names] if isinstance(names, str) else names
-        check_names(names)
-        paths = [Path(folder) / name for name in names]
+    wanted = image_names(folder) if names is None else [names] if isinstance(names, str) else list(names)
+    check_names(wanted)
+    paths = [Path(folder) / name for name in wanted]
     features = local_features(paths, **extraction._asdict(), on_error=on_error, n_jobs=n_jobs, verbose=verbose)
     left_out = [entry.image for entry in features.skipped]
-    if names is None and len(left_out) == len(paths):
-        raise ValueError(f"'{folder}' must hold images that can be read, but none of its {len(paths)} can be")
+    if names is None and len(left_out) == len(wanted):
+        raise ValueError(f"'{folder}' must hold images that can be read, but none of its {len(wanted)} can be")
     return Collection(
-        names=[path.relative_to(folder).as_posix() for path in np.delete(np.array(paths, object), left_out)],
+        names=np.delete(np.array(wanted, object), left_out).tolist(),
         folder=str(Path(folder).resolve()),
         keypoints=features.keypoints,
         descriptors=features.descriptors,
@@ -96,6 +91,16 @@ def collect(
         skipped=[entry.reason for entry in features.skipped],
         extraction=extraction,
     )
+
+
+def image_names(folder: str | os.PathLike[str]) -> list[str]:
+    """What the images of a folder are known by, of which there must be some: their paths below it."""
+    from closure_kmeans.features import list_images
+
+    names = [path.relative_to(folder).as_posix() for path in list_images(folder)]
+    if not names:
+        raise ValueError(f"'{folder}' must hold images, but has none")
+    return names
 
 
 def take(collection: Collection, n_images: int) -> Collection:
@@ -106,6 +111,18 @@ def take(collection: Collection, n_images: int) -> Collection:
         keypoints=collection.keypoints[:n_rows],
         descriptors=collection.descriptors[:n_rows],
         offsets=collection.offsets[: n_images + 1],
+    )
+
+
+def join(parts: Sequence[Collection]) -> Collection:
+    """Collections of images of one folder, one behind the other."""
+    sizes = [np.diff(part.offsets) for part in parts]
+    return parts[0]._replace(
+        names=[name for part in parts for name in part.names],
+        keypoints=np.concatenate([part.keypoints for part in parts]),
+        descriptors=np.concatenate([part.descriptors for part in parts]),
+        offsets=np.append(0, np.cumsum(np.concatenate(sizes))),
+        skipped=[reason for part in parts for reason in part.skipped],
     )
 
 

@@ -280,8 +280,8 @@ def check_images(plan: Plan, n_images: int, *, whole_groups: bool) -> None:
     for n_words in plan.words:
         check.integer("words", n_words, 2)
     for size in plan.images:
-        n = n_images if size is None else size
-        if not 0 < n <= n_images:
-            raise ValueError(f"subsets must have 1 to {n_images} images, got {n}")
+        if size is not None and not 0 < size <= n_images:
+            raise ValueError(f"subsets must have 1 to {n_images} images, got {size}")
+        n, whose = (n_images, "the images") if size is None else (size, "the images of subsets")
         if whole_groups and n % UKBENCH_GROUP:
-            raise ValueError(f"the images must be whole groups of {UKBENCH_GROUP}, got {n} images")
+            raise ValueError(f"{whose} must be whole groups of {UKBENCH_GROUP}, got {n} images")

@@ -67,10 +67,12 @@ def draw_matches(
     query: Query,
     result: Result,
     verification: Verification | None = None,
+    box: Box | None = None,
 ) -> Image:
     """The query and a result beside each other, and lines between the regions that are in the right place in both.
 
-    Of many regions only some are drawn, spread over all. A line of text names the result.
+    Of many regions only some are drawn, spread over all. A line of text names the result. ``box`` is the one that the
+    query was asked with, and is drawn.
     """
     from PIL import ImageDraw, ImageOps
 
@@ -83,6 +85,8 @@ def draw_matches(
     known = "" if result.inliers is None else ", verified" if result.verified else ", not verified"
     text = f"{result.name}: {len(alignment.pairs)} regions in place{known}"
     pen.text((left[0].width + GAP + 2, pictures.height + 2), text, fill=BLACK)
+    if box is not None:
+        _draw_box(pen, box, left[1], left[0].size)
     rng = np.random.default_rng(0)
     for here, there in alignment.pairs[:: max(1, -(-len(alignment.pairs) // MOST_LINES))]:
         color = tuple(int(part) for part in rng.integers(60, 256, 3))
@@ -154,10 +158,15 @@ def _tile(path: Path, name: str, text: str, color: tuple[int, int, int], box: Bo
     pen = ImageDraw.Draw(tile)
     pen.rectangle([0, 0, picture.width - 1, picture.height - 1], outline=color, width=2)
     if box is not None:
-        x, y = (np.clip(np.array(box)[t::2] * ratio, 0, picture.size[t] - 1) for t in (0, 1))
-        pen.rectangle([x[0], y[0], x[1], y[1]], outline=YELLOW, width=2)
+        _draw_box(pen, box, ratio, picture.size)
     pen.multiline_text((2, picture.height + 2), f"{shorten(name, SIDE - 4)}\n{text}", fill=BLACK)
     return tile
+
+
+def _draw_box(pen: Any, box: Box, ratio: float, size: tuple[int, int]) -> None:
+    """What of a box lies in a picture that was scaled by a ratio to a size."""
+    x, y = (np.clip(np.array(box)[t::2] * ratio, 0, size[t] - 1) for t in (0, 1))
+    pen.rectangle([x[0], y[0], x[1], y[1]], outline=YELLOW, width=2)
 
 
 def shorten(name: str, width: int) -> str:
