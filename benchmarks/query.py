@@ -16,7 +16,7 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.data import add_data_option
-from benchmarks.retrieval import KEPT, key_of_photos, photos
+from benchmarks.retrieval import KEPT, photos
 from closure_kmeans.retrieval import Collection, ImageIndex
 from closure_kmeans.retrieval.stages import resume_learning
 
@@ -52,10 +52,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.data is None:
         parser.error("--data must name the folder that holds ukbench1000")
-    collection = photos(arguments.data)
+    collection, key = photos(arguments.data)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "photos.index"
-        make_index(collection, key_of_photos(arguments.data), arguments.words).save(path)
+        make_index(collection, key, arguments.words).save(path)
         index = ImageIndex.load(path)
         step = max(1, len(index) // arguments.queries)
         measure(index, collection, range(0, 5 * step, step))  # compile

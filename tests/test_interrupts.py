@@ -12,7 +12,7 @@ WORDS = np.array([2, 2, 5])
 
 
 class Interrupter:
-    """Interrupts whatever Numba has begun to compile, be it from another thread."""
+    """Interrupts whatever Numba has begun to compile."""
 
     def __init__(self, *signals):
         self._signals = signals
@@ -43,10 +43,12 @@ def test_an_interrupt_waits_until_the_kernel_is_compiled(signals, waits):
         signal.signal(signal.SIGTERM, before)
 
 
-def test_what_others_compile_is_interrupted_at_once():
+@pytest.mark.parametrize("module", [__name__, None, "closure_kmeans_of_others"])
+def test_what_others_compile_is_interrupted_at_once(module):
     def double(x):
         return 2 * x
 
+    double.__module__ = module
     kernel = njit(double)
     with event.install_listener("numba:compile", Interrupter(signal.SIGINT)), pytest.raises(KeyboardInterrupt):
         kernel(3)

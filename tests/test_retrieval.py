@@ -1,6 +1,8 @@
+import errno
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from closure_kmeans import _files, cli
+from closure_kmeans._tensors import write_tensors
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.features import load_image, local_features
 from closure_kmeans.retrieval import (
@@ -411,9 +414,12 @@ def test_features_are_kept_while_the_others_are_taken(collection, photos, tmp_pa
     limit = []
     found, key = resume_features(*arguments)
     assert taken == parts  # each once
-    assert [path.name for path in tmp_path.iterdir()] == [f"features-{key}.safetensors"]
     again, same_key = resume_features(*arguments)
     assert (taken, same_key) == (parts, key)
+    fewer, other_key = resume_features(*arguments[:2], collection.names[:20], Extraction())
+    assert taken == parts
+    assert fewer.names == collection.names[:20]
+    assert other_key != key
     for one in (found, again):
         for name, values in collection._asdict().items():
             np.testing.assert_array_equal(getattr(one, name), values)
@@ -430,6 +436,18 @@ def test_what_is_left_out_of_parts_is_said(photos, tmp_path, monkeypatch):
     assert found.names == ["b.png", "e.png"]
     assert len(found.skipped) == 3
     assert found.offsets[-1] == len(found.descriptors) == 2 * found.offsets[1] > 0
+
+
+def test_what_cannot_be_kept_is_not_lost(collection, tmp_path):
+    def fail(path, product):
+        raise OSError(errno.ENOSPC, "no space")
+
+    full = FEATURES._replace(save=fail)
+    with pytest.warns(RuntimeWarning, match=f"features are not kept in '{tmp_path}': No space left"):
+        assert resume(full, tmp_path, "key", lambda: collection) is collection
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        resume(full, tmp_path / "file" / "below", "key", lambda: pytest.fail("made in vain"))
 
 
 @pytest.mark.parametrize("method", ["closure", "paper"])
@@ -456,7 +474,8 @@ def test_learning_that_was_stopped_goes_on(collection, tmp_path, monkeypatch, me
     learned = learn(lambda record: iterations.append(record.iteration))
     assert iterations == list(range(3, whole.n_iter_ + 1))
     np.testing.assert_array_equal(learned.vocabulary.model.cluster_centers_, whole.cluster_centers_)
-    assert learned.seconds > learned.vocabulary.model.history_[-1].seconds
+    spent = [record.seconds for record in learned.vocabulary.model.history_]
+    assert learned.seconds == spent[-1] > spent[1] > 0  # the time before it was stopped counts
     assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == ["words"]
 
 
@@ -925,9 +944,8 @@ def test_index_speaks_json_and_takes_up_what_is_done(run, photos, tmp_path, monk
     run(*arguments)
     assert (tmp_path / "photos.index").read_bytes() == before
     output = run(*arguments[:-1])
-    for kind in ("features", "words"):
-        (path,) = tmp_path.glob(f"{kind}-*")
-        assert f"{kind} from '{path}'" in output
+    assert f"features of 24 images from '{tmp_path}'" in output
+    assert f"200 words from '{tmp_path}'" in output
     assert run(*arguments[:-1], "--quiet") == ""
 
 
@@ -984,12 +1002,12 @@ def test_add_and_remove(run, made, photos, tmp_path):
     run("remove", made, "newer.png")
     (more / "newer.png").write_bytes(b"no picture")
     assert "newer.png" in run("add", made, more, "--new", code=1)
-    warning, facts = run("add", made, more, "--new", "--skip", "--json").splitlines()
-    assert "left out" in warning
-    facts = json.loads(facts)
-    assert (facts["images"], facts["added"], facts["left_out"]) == (25, 0, 1)
-    (more / "new.png").unlink()
-    assert json.loads(run("add", made, more, "--skip", "--json").splitlines()[1])["left_out"] == 1
+    for _ in range(2):  # whether others are known or not
+        warning, message = run("add", made, more, "--new", "--skip", code=1).splitlines()[-2:]
+        assert "left out" in warning
+        assert "must hold images that can be read, but of 1 none can be" in message
+        (more / "new.png").unlink(missing_ok=True)
+    assert len(ImageIndex.load(made)) == 25
     (more / "newest.png").write_bytes((photos / "image008.png").read_bytes())
     facts = json.loads(run("add", made, more, "--skip", "--work", tmp_path / "kept", "--json").splitlines()[1])
     assert (facts["images"], facts["added"]) == (26, 1)
@@ -1091,8 +1109,8 @@ def test_evaluations_share_a_folder(collection, tmp_path):
     rows["first"] = next(first)
     rows["second"] = next(compare(collection, Plan([50], ["hkm"]), folder=tmp_path, key="photos"))
     rows["third"] = next(first)
-    kept = json.loads((tmp_path / "scores.json").read_text())
-    assert [experiment.Row(**row) for row in kept.values()] == list(rows.values())
+    kept = {experiment.SCORES.load(path) for path in tmp_path.glob("scores-*")}
+    assert kept == set(rows.values())
     with pytest.raises(ValueError, match="with a folder there must be a key"):
         next(compare(collection, Plan([50], ["closure"]), folder=tmp_path))
 
@@ -1114,17 +1132,17 @@ def test_what_is_named_twice_counts_once():
 def test_kept_work_that_cannot_be_read_is_named(run, photos, tmp_path):
     arguments = ("evaluate", "ukbench", photos, "--words", "50", "--work", tmp_path)
     run(*arguments)
-    for kind, name in (("scores", "scores.json"), ("a vocabulary", "words-*"), ("a collection", "features-*")):
+    for kind, name in (("a score", "scores-*"), ("a vocabulary", "words-*"), ("a collection", "features-*")):
         (path,) = tmp_path.glob(name)
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
-        output = " ".join(run(*arguments, "--norms", "l2", code=1).split())
+        output = " ".join(run(*arguments, "--norms", "l1,l2", code=1).split())
         assert f"{path.name}' cannot be read as {kind}" in output
         assert "remove it to have it made again" in output
         path.write_bytes(whole)
-    path = tmp_path / "scores.json"
-    path.write_text(path.read_text().replace('"score": ', '"score": null, "was": '))
-    assert "scores.json' cannot be read as scores" in run(*arguments, code=1)
+    (path,) = tmp_path.glob("scores-*")
+    write_tensors(path, "score", {}, experiment.SCORES.load(path)._asdict() | {"score": None})
+    assert f"{path.name}' cannot be read as a score" in " ".join(run(*arguments, code=1).split())
 
 
 def test_evaluate(run, photos, tmp_path):
@@ -1191,7 +1209,7 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
         ),
         (("query", "{made}", "{photos}/image000.png", "--montage", "{photos}/image005.png"), 2, "photo of the index"),
         (("add", "{made}", "{photos}"), 1, "24 of the 24 images of"),
-        (("index", "{folder}/bad", "-o", "{folder}/new.index", "--skip"), 1, "but the images have none"),
+        (("index", "{folder}/bad", "-o", "{folder}/new.index", "--skip"), 1, "must hold images that can be read"),
         (("index", "{folder}/empty", "-o", "{folder}/new.index"), 1, "must hold images, but has none"),
         (
             ("index", "{photos}", "-o", "{folder}/new.index", "--words", "1000000"),
@@ -1249,6 +1267,11 @@ def test_lines_do_not_depend_on_how_many_results_are_listed(run, made, photos, t
     assert len(run(*query, tmp_path / "one.png", "--results", 1).splitlines()) == 1
     run(*query, tmp_path / "ten.png")
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "ten.png").read_bytes()
+    (tmp_path / "left").mkdir()
+    (tmp_path / "left" / "image023.png").write_bytes((photos / "image023.png").read_bytes())
+    rewritten(made, lambda arrays, facts: facts.update(folders=[str(tmp_path / "left")]))  # all others are gone
+    run(*query, tmp_path / "far.png", "--results", 1)
+    assert load_image(tmp_path / "far.png").shape == load_image(tmp_path / "one.png").shape
 
 
 @pytest.mark.parametrize(
@@ -1257,11 +1280,52 @@ def test_lines_do_not_depend_on_how_many_results_are_listed(run, made, photos, t
         (("--words", "0"), "words must be at least 2, got 0"),
         (("--words", "20", "--subsets", "6"), "must be whole groups of 4, got 6"),
         (("--words", "20", "--subsets", "4000"), "subsets must have 1 to"),
+        (("--words", "20", "--seeds", "0,-1"), "seeds must be at least 0, got -1"),
+        (("--words", "100", "--methods", "hkm", "--levels", "3"), "levels must be at most 2"),
     ],
 )
 def test_an_evaluation_that_cannot_be_is_refused_before_features_are_taken(run, photos, tmp_path, arguments, message):
     assert message in run("evaluate", "ukbench", photos, *arguments, "--work", tmp_path / "work", code=1)
     assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "message"),
+    [
+        ("oxc1_elsewhere 10 20 100 110", (), "those of all queries, but 'elsewhere' is not there"),
+        ("oxc1_image020 10 20 100 110", ("--subsets", "24,8"), "those of all queries, but 'image020' is not there"),
+        ("oxc1_image000 10 20 5 110", (), "with x1 < x2 and y1 < y2"),
+        ("oxc1_image000 10 nan 50 110", (), "with x1 < x2 and y1 < y2"),
+    ],
+)
+def test_a_ground_truth_that_cannot_be_is_refused_before(run, photos, tmp_path, query, options, message):
+    truth = write_ground_truth(tmp_path / "truth", query=query)
+    arguments = ("evaluate", "oxford", photos, truth, "--words", "50", "--work", tmp_path / "work", *options)
+    assert message in " ".join(run(*arguments, code=1).split())
+    assert not (tmp_path / "work").exists()
+
+
+def test_what_changes_an_index_while_photos_are_added_stays(run, made, photos, tmp_path, monkeypatch):
+    def collect_slowly(*arguments):
+        run("remove", made, "image000.png")
+        return cli.photos.collect_photos(*arguments)
+
+    monkeypatch.setattr(cli.retrieval, "collect_photos", collect_slowly)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "new.png").write_bytes((photos / "image002.png").read_bytes())
+    run("add", made, tmp_path / "more")
+    names = ImageIndex.load(made).names
+    assert "image000.png" not in names
+    assert "new.png" in names
+
+
+def test_a_polite_end_is_an_interrupt(run, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "learn_vocabulary", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    arguments = ("index", photos, "--words", "50", "-o", tmp_path / "photos.index", "--work", tmp_path / "kept")
+    assert "interrupted; what is finished is in" in run(*arguments, code=130)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert len(list((tmp_path / "kept").iterdir())) == 1
 
 
 def test_what_is_skipped_is_said(run, photos, tmp_path):

@@ -31,7 +31,7 @@ class InterruptsWait:
         if threading.current_thread() is not threading.main_thread():
             return
         if occasion.is_start:
-            if self._depth > 0 or occasion.data["dispatcher"].__module__.startswith(f"{PACKAGE}."):
+            if self._depth > 0 or _is_ours(occasion.data["dispatcher"]):
                 self._depth += 1
                 if self._depth == 1:
                     self._hold()
@@ -53,14 +53,19 @@ class InterruptsWait:
             self._handlers[number](number, frame)
 
     def _let_go(self) -> None:
-        came, self._came = self._came, []
         while self._handlers:
             signal.signal(*self._handlers.popitem())
+        came, self._came = self._came, []
         for number in came[:1]:
             signal.raise_signal(number)
 
 
 event.Listener.register(InterruptsWait)
+
+
+def _is_ours(dispatcher: Any) -> bool:
+    """Whether a function is of this library; those that others generate may be of no module."""
+    return str(dispatcher.__module__).startswith(f"{PACKAGE}.")
 
 
 def hold_interrupts_while_compiling() -> None:

@@ -12,11 +12,11 @@ from tqdm import tqdm
 from closure_kmeans.cli.common import EXISTING_FOLDER, Manner, example, numbers, some_of, together, with_manner
 from closure_kmeans.cli.photos import (
     METHODS,
+    Collecting,
     Features,
-    Keeping,
     collect_photos,
+    with_collecting,
     with_features,
-    with_keeping,
     with_nearest,
     with_sift,
 )
@@ -99,7 +99,7 @@ with_compared = together(
 @click.argument("ground_truth", type=EXISTING_FOLDER, required=False)
 @with_compared
 @with_features
-@with_keeping
+@with_collecting
 @with_manner
 def evaluate(
     protocol: str,
@@ -107,7 +107,7 @@ def evaluate(
     ground_truth: Path | None,
     compared: Compared,
     features: Features,
-    keeping: Keeping,
+    collecting: Collecting,
     manner: Manner,
 ) -> None:
     """Score codebooks on IMAGES, all else the same.
@@ -118,25 +118,24 @@ def evaluate(
     """
     from closure_kmeans.retrieval import read_oxford
     from closure_kmeans.retrieval.collection import image_names
-    from closure_kmeans.retrieval.experiment import check_images, compare
+    from closure_kmeans.retrieval.experiment import check_plan, compare
 
     if (protocol == "oxford") != (ground_truth is not None):
         raise click.UsageError("oxford needs the folder GROUND_TRUTH, and ukbench takes none")
     queries = None if ground_truth is None else read_oxford(ground_truth)
-    if protocol == "ukbench" and keeping.skip:
+    if protocol == "ukbench" and collecting.skip:
         raise click.UsageError("--skip would break the groups of four of ukbench")
     if compared.levels != [1] and "hkm" not in compared.methods:
         raise click.UsageError("--levels is of hkm, which is not among --methods")
     names = image_names(images)
-    if not keeping.skip:
-        check_images(compared.plan, len(names), whole_groups=queries is None)  # before the long work
-    with keeping.saying_what_is_kept():
-        collection, key = collect_photos(images, names, features.extraction, keeping, manner)
+    check_plan(compared.plan, names, queries)  # before the long work
+    with collecting.saying_what_is_kept():
+        collection, key = collect_photos(images, names, features.extraction, collecting, manner)
         rows = compare(
             collection,
             compared.plan,
             queries,
-            folder=keeping.work,
+            folder=collecting.work,
             key=key,
             n_jobs=manner.threads,
             verbose=manner.shows_progress,

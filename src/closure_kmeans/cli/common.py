@@ -7,8 +7,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -172,6 +174,18 @@ def with_quiet(command: Command) -> Command:
 def with_json(command: Command) -> Command:
     """The option --json."""
     return click.option("--json", "as_json", is_flag=True, help="Write JSON to standard output, for machines.")(command)
+
+
+@contextmanager
+def long_work() -> Iterator[None]:
+    """Warnings are lines of text, and SIGTERM, by which services and jobs are ended politely, is an interrupt, too."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: click.echo(f"Warning: {message}", err=True)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 class Manner(NamedTuple):

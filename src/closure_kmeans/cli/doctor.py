@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-import tempfile
-from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,15 +13,14 @@ from typing import Any
 import click
 import llvmlite.binding as llvm
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 import closure_kmeans
-from closure_kmeans import _kernels, quantizer
-from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans import _kernels
+from closure_kmeans._parallel import count_threads
 from closure_kmeans._validation import DTYPES, physical_memory
-from closure_kmeans.base import BaseKMeans
 from closure_kmeans.cli.common import example, report, with_json, with_quiet
+from closure_kmeans.warmup import compile_kernels
 
 # Extras for those who work on this library.
 DEVELOPMENT = ("bench", "dev", "docs", "test")
@@ -145,40 +141,3 @@ def warmup(dtypes: tuple[str, ...], quiet: bool) -> None:
         compile_kernels(np.dtype(dtype))
         if not quiet:
             click.echo(f"{dtype:8} {perf_counter() - began:5.1f} s")
-
-
-def compile_kernels(dtype: np.dtype[Any]) -> None:
-    """Call all kernels on a few rows of a type: fits of all kinds, and all kinds of search.
-
-    Descriptors of images are bytes, so that the retrieval belongs to these.
-    """
-    X = np.random.default_rng(0).integers(0, 100, (400, 32)).astype(dtype)
-    weights = np.arange(1, len(X) + 1)
-    limited = partial(closure_kmeans.ClosureKMeans, memory_limit="16MB")
-    for rows in (X, X + dtype.type(0.5)) if dtype == np.float32 else (X,):  # whole numbers are held as bytes
-        for kind in (closure_kmeans.ClosureKMeans, closure_kmeans.ClosureKMeans.paper, limited):
-            for sample_weight in (None, weights):
-                model = kind(64, max_iter=2, random_state=0).fit(rows, sample_weight=sample_weight)
-    model.predict(X)
-    model.several_nearest(X, 2)
-    with Threads(count_threads(None)) as threads:
-        cells = model._quantizer(model.cluster_centers_.dtype.type, threads)
-        quantizer.quantize(X, cells, threads)
-    if dtype == np.uint8 and find_spec("cv2") is not None:
-        compile_retrieval(X, model)
-
-
-def compile_retrieval(descriptors: NDArray[np.uint8], model: BaseKMeans) -> None:
-    """Search an index of two made images, in memory and from disk, where arrays cannot be written to."""
-    from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, Vocabulary, align
-
-    keypoints = np.random.default_rng(0).uniform(1, 100, (len(descriptors), 4)).astype(np.float32)
-    offsets = np.array([0, len(descriptors) // 2, len(descriptors)])
-    index = ImageIndex(Vocabulary(model))
-    index.add(Collection(["a", "b"], None, keypoints, descriptors, offsets, [], Extraction()))
-    with tempfile.TemporaryDirectory() as folder:
-        index.save(Path(folder) / "made.index")
-        for made in (index, ImageIndex.load(Path(folder) / "made.index")):
-            query = made.make_query(keypoints, descriptors)
-            made.search(query, n_rerank=2)
-            align(query.places, made.places_of(0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from closure_kmeans.cli.common import (
     duration,
     example,
     keep_apart,
+    long_work,
     output_option,
     read_vectors,
     report,
@@ -256,18 +256,10 @@ def _start(init: str) -> str | NDArray[Any] | BaseKMeans:
 
 
 def _run(model: ClosureKMeans, rows: NDArray[Any] | Vectors | str) -> None:
-    """Fit; that it was interrupted is said at the end, other warnings as they come.
-
-    Those who end services and jobs ask politely at first (SIGTERM): that is an interrupt, too.
-    """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with warnings.catch_warnings():
+    """Fit; that it was interrupted is said at the end, other warnings as they come."""
+    with long_work():
         warnings.filterwarnings("ignore", "interrupted", RuntimeWarning)
-        warnings.showwarning = lambda message, *_: click.echo(f"Warning: {message}", err=True)
-        try:
-            model.fit(rows)
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        model.fit(rows)
 
 
 def _summarise(model: ClosureKMeans, n_rows: int, output: str, labels: str | None, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""What the commands about folders of photos share: the features of the photos, and how codebooks are learned."""
+"""What the commands about folders of photos share: their features, and what is kept of finished work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from closure_kmeans.cli.common import Manner, together
+from closure_kmeans.cli.common import Manner, long_work, together
 
 if TYPE_CHECKING:
     from closure_kmeans.retrieval import Collection, Extraction
@@ -31,8 +31,8 @@ class Features(NamedTuple):
         return Extraction(*self)
 
 
-class Keeping(NamedTuple):
-    """Where finished work is kept, and what is left out of it."""
+class Collecting(NamedTuple):
+    """How photos are collected: where what is finished is kept, and whether those that cannot be read are left out."""
 
     work: Path | None
     skip: bool
@@ -41,7 +41,8 @@ class Keeping(NamedTuple):
     def saying_what_is_kept(self) -> Iterator[None]:
         """When it is interrupted."""
         try:
-            yield
+            with long_work():
+                yield
         except KeyboardInterrupt:
             if self.work is None:
                 raise KeyboardInterrupt("--work FOLDER would have kept what was finished") from None
@@ -62,9 +63,9 @@ with_features = together(
         "--max-side", type=click.IntRange(16), default=1024, show_default=True, help="Shrink larger images to this."
     ),
 )
-with_keeping = together(
-    "keeping",
-    Keeping,
+with_collecting = together(
+    "collecting",
+    Collecting,
     click.option(
         "--work",
         type=click.Path(file_okay=False, path_type=Path),
@@ -75,22 +76,22 @@ with_keeping = together(
 
 
 def collect_photos(
-    photos: Path, names: list[str], extraction: Extraction, keeping: Keeping, manner: Manner
+    photos: Path, names: list[str], extraction: Extraction, collecting: Collecting, manner: Manner
 ) -> tuple[Collection, str]:
     """The features of photos, be it those that were kept; and a key that tells of what they were made."""
     from closure_kmeans.retrieval.stages import resume_features
 
-    if keeping.work is not None:
-        keeping.work.mkdir(parents=True, exist_ok=True)
     collection, key = resume_features(
-        keeping.work,
+        collecting.work,
         photos,
         names,
         extraction,
-        on_error="skip" if keeping.skip else "raise",
+        on_error="skip" if collecting.skip else "raise",
         n_jobs=manner.threads,
         verbose=manner.shows_progress,
     )
     for reason in collection.skipped:
         click.echo(f"Warning: left out: {reason}", err=True)
+    if names and not collection.names:
+        raise click.ClickException(f"'{photos}' must hold images that can be read, but of {len(names)} none can be")
     return collection, key

@@ -27,11 +27,11 @@ from closure_kmeans.cli.common import (
 )
 from closure_kmeans.cli.photos import (
     METHODS,
+    Collecting,
     Features,
-    Keeping,
     collect_photos,
+    with_collecting,
     with_features,
-    with_keeping,
     with_nearest,
     with_sift,
 )
@@ -111,7 +111,7 @@ with_learning = together(
 @click.option("--levels", type=click.IntRange(1), default=1, show_default=True, help="Scoring levels of hkm.")
 @with_nearest
 @with_features
-@with_keeping
+@with_collecting
 @with_manner
 def index(
     photos: Path,
@@ -120,7 +120,7 @@ def index(
     levels: int,
     nearest: int,
     features: Features,
-    keeping: Keeping,
+    collecting: Collecting,
     manner: Manner,
 ) -> None:
     """Make an index of the images in PHOTOS.
@@ -139,10 +139,10 @@ def index(
         raise click.UsageError(
             f"--levels must be at most {depth}, the depth of a tree of {words:,} words, got {levels}"
         )
-    with keeping.saying_what_is_kept():
-        collection, key = collect_photos(photos, image_names(photos), features.extraction, keeping, manner)
+    with collecting.saying_what_is_kept():
+        collection, key = collect_photos(photos, image_names(photos), features.extraction, collecting, manner)
         learned = resume_learning(
-            keeping.work,
+            collecting.work,
             key,
             collection.descriptors,
             words,
@@ -155,7 +155,7 @@ def index(
         )
         vocabulary = Vocabulary(learned.vocabulary.model, root=not sift, levels=levels, n_nearest=nearest)
         made = ImageIndex(vocabulary, features.extraction)
-        made.add(collection)
+        made.add(collection, verbose=manner.shows_progress)
         made.save(output)
     _summarise(made, _added(collection), output, manner)
 
@@ -247,21 +247,20 @@ def query(
     found = opened.search(
         asked,
         norm=norm,
-        n_results=results if matches is None else max(results, 2),  # the first may be the query itself
+        n_results=results if matches is None else max(results, N_RERANK),  # the first may be the query, or gone
         n_rerank=(reranking.verify or N_RERANK) if reranking.rerank else 0,
         verification=verification,
         n_jobs=threads,
     )
     _show(found[:results], as_json)
-    gone = [result.name for result in found if not opened.path_of(result.image).exists()]
+    gone = [result.name for result in found[:results] if not opened.path_of(result.image).exists()]
     if gone and (montage or matches):
         click.echo(f"Warning: {len(gone)} of the photos found are gone, the first is '{gone[0]}'", err=True)
     if montage is not None:
         save_picture(montage, draw_results(opened, image, found[:results], box))
     if matches is not None:
-        here = image.resolve()
-        others = (result for result in found if result.name not in gone and opened.path_of(result.image) != here)
-        other = next(others, None)
+        paths = {result: opened.path_of(result.image) for result in found}
+        other = next((result for result, path in paths.items() if path.exists() and path != image.resolve()), None)
         if other is None:
             raise click.ClickException(f"'{matches}' was not written: there is no other photo to draw lines to")
         save_picture(matches, draw_matches(opened, image, asked, other, verification, box))
@@ -271,9 +270,9 @@ def query(
 @with_index
 @click.argument("photos", type=EXISTING_FOLDER)
 @click.option("--new", is_flag=True, help="Leave out images whose names are in INDEX already.")
-@with_keeping
+@with_collecting
 @with_manner
-def add(index_file: str, photos: Path, new: bool, keeping: Keeping, manner: Manner) -> None:
+def add(index_file: str, photos: Path, new: bool, collecting: Collecting, manner: Manner) -> None:
     """Add the images in PHOTOS to INDEX, whose words stay as they are."""
     from closure_kmeans.retrieval.collection import image_names
 
@@ -286,10 +285,11 @@ def add(index_file: str, photos: Path, new: bool, keeping: Keeping, manner: Mann
             "--new leaves them out"
         )
     others = [name for name in names if name not in known]
-    with keeping.saying_what_is_kept():
-        collection, _ = collect_photos(photos, others, opened.extraction, keeping, manner)
+    with collecting.saying_what_is_kept():
+        collection, _ = collect_photos(photos, others, opened.extraction, collecting, manner)
         if collection.names:
-            opened.add(collection)
+            opened = _open(index_file, manner.threads)  # it may have changed meanwhile
+            opened.add(collection, verbose=manner.shows_progress)
             opened.save(index_file)
     _summarise(opened, _added(collection) | {"already there": len(known)}, index_file, manner)
 

@@ -203,7 +203,7 @@ def check_names(names: Sequence[str], known: Container[str] = ()) -> None:
 def is_inside(name: str) -> bool:
     """Whether a name stays below the folder that it is relative to."""
     parts = name.replace("\\", "/").split("/")
-    return "" not in parts and ".." not in parts and not (os.name == "nt" and ":" in name)
+    return "" not in parts and ".." not in parts and SEPARATOR not in name and not (os.name == "nt" and ":" in name)
 
 
 def check_rows(path: Path, arrays: Arrays, row_names: tuple[str, ...], n_images: int) -> None:

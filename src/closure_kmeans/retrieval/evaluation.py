@@ -68,7 +68,7 @@ def ukbench_score(rankings: Sequence[ArrayLike]) -> float:
     return float(np.mean(hits))
 
 
-def oxford_score(queries: Sequence[OxfordQuery], rank: Callable[[OxfordQuery], Iterable[str]]) -> float:
+def oxford_score(queries: Iterable[OxfordQuery], rank: Callable[[OxfordQuery], Iterable[str]]) -> float:
     """The mean average precision of queries; ``rank`` names the images that a query finds, without extension.
 
     >>> query = OxfordQuery("tower_1", "tower", (0, 0, 9, 9), frozenset({"a", "b"}), frozenset())
@@ -101,8 +101,12 @@ def _read_query(path: Path) -> OxfordQuery:
     fields = path.read_text().split()
     try:
         image, (left, top, right, bottom) = fields[0].removeprefix(OXFORD_PREFIX), map(float, fields[1:])
+        if not (left < right and top < bottom):  # NaN too
+            raise ValueError("no box")
     except (IndexError, ValueError) as error:
-        raise FileFormatError(f"'{path}' must hold an image's name and a box x1 y1 x2 y2, got {fields[:6]}") from error
+        raise FileFormatError(
+            f"'{path}' must hold an image's name and a box x1 y1 x2 y2 with x1 < x2 and y1 < y2, got {fields[:6]}"
+        ) from error
     good, ok, junk = (
         frozenset(path.with_name(f"{name}_{kind}.txt").read_text().split()) for kind in ("good", "ok", "junk")
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby, product
 from pathlib import Path, PurePosixPath
@@ -13,25 +12,21 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from closure_kmeans import _validation as check
-from closure_kmeans._files import reading, replacing
+from closure_kmeans._files import reading
+from closure_kmeans._tensors import read_facts, write_tensors
 from closure_kmeans.retrieval.collection import Collection, take
 from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
 from closure_kmeans.retrieval.index import ImageIndex, Query, inside_box
-from closure_kmeans.retrieval.stages import key_of, naming_the_way_out, resume_learning
+from closure_kmeans.retrieval.stages import Stage, find, keep, key_of, resume_learning
 from closure_kmeans.retrieval.verification import place
 from closure_kmeans.retrieval.vocabulary import (
     Vocabulary,
     Words,
     check_levels,
     check_n_words,
-    learn_vocabulary,
     tree_shape,
 )
 
-# What scores are kept in, and what was measured of each.
-SCORES, MEASURED = "scores.json", ("score", "seconds", "search_ms")
-# Descriptors from which a few words are learned before the clock runs.
-WARM_UP_ROWS = 500
 # Images of a ranking that are verified.
 N_RERANK = 200
 
@@ -69,6 +64,20 @@ class Row(NamedTuple):
     search_ms: float
 
 
+def _save_row(path: Path, row: Row) -> None:
+    write_tensors(path, "score", {}, row._asdict())
+
+
+def _load_row(path: Path) -> Row:
+    with reading(path, "a score"):
+        facts = read_facts(path, "score")
+        measured = {name: float(facts[name]) for name in ("score", "seconds", "search_ms")}
+        return Row(**{name: facts[name] for name in Row._fields} | measured)
+
+
+SCORES = Stage("scores", _save_row, _load_row)
+
+
 class Indexed(NamedTuple):
     """A collection whose regions have words, and the index of it."""
 
@@ -93,20 +102,32 @@ def index_words(collection: Collection, vocabulary: Vocabulary, words: Words) ->
     return Indexed(collection, words, index)
 
 
-def ukbench(indexed: Indexed, **search: Any) -> float:
+def ukbench(indexed: Indexed, *, verbose: int = 0, **search: Any) -> float:
     """The UKBench score of an index, every image a query."""
-    n_images = len(indexed.images)
+    queries = tqdm(range(len(indexed.images)), unit="query", leave=False, disable=not verbose)
     return ukbench_score(
         [
             [result.image for result in indexed.images.search(indexed.query(image), n_results=4, **search)]
-            for image in range(n_images)
+            for image in queries
         ]
     )
 
 
-def oxford(indexed: Indexed, queries: Sequence[OxfordQuery], **search: Any) -> float:
+def oxford(indexed: Indexed, queries: Sequence[OxfordQuery], *, verbose: int = 0, **search: Any) -> float:
     """The mean average precision of an index over queries."""
-    stems = [PurePosixPath(name).stem for name in indexed.images.names]
+    stems = check_oxford(indexed.images.names, queries)
+    number = {stem: image for image, stem in enumerate(stems)}
+
+    def search_for(query: OxfordQuery) -> list[str]:
+        found = indexed.images.search(indexed.query(number[query.image], query.box), n_results=None, **search)
+        return [stems[result.image] for result in found]
+
+    return oxford_score(tqdm(queries, unit="query", leave=False, disable=not verbose), search_for)
+
+
+def check_oxford(names: Sequence[str], queries: Sequence[OxfordQuery]) -> list[str]:
+    """The names of images without folders and extensions, by which the queries know them; theirs must be there."""
+    stems = [PurePosixPath(name).stem for name in names]
     number = {stem: image for image, stem in enumerate(stems)}
     if len(number) < len(stems):
         twice = next(stem for image, stem in enumerate(stems) if number[stem] != image)
@@ -114,12 +135,7 @@ def oxford(indexed: Indexed, queries: Sequence[OxfordQuery], **search: Any) -> f
     missing = [query.image for query in queries if query.image not in number]
     if missing:
         raise ValueError(f"the images must hold those of all queries, but '{missing[0]}' is not there")
-
-    def find(query: OxfordQuery) -> list[str]:
-        found = indexed.images.search(indexed.query(number[query.image], query.box), n_results=None, **search)
-        return [stems[result.image] for result in found]
-
-    return oxford_score(queries, find)
+    return stems
 
 
 class Codebook(NamedTuple):
@@ -176,11 +192,12 @@ def compare(
     """
     if folder is not None and not key:
         raise ValueError("with a folder there must be a key, which tells of what the collection was made")
-    _check_plan(plan, collection, whole_groups=queries is None)
+    check_plan(plan, collection.names, queries)
+    for n_words in plan.words:
+        check_n_words(n_words, len(collection.descriptors))
     asked = [[*query[:3], sorted(query.positives), sorted(query.junk)] for query in queries or ()]
 
     def score(codebook: Codebook, scorings: Sequence[Scoring]) -> Iterator[Row]:
-        _warm_up(collection, codebook, plan, n_jobs)
         learned = resume_learning(
             folder,
             key,
@@ -193,33 +210,22 @@ def compare(
             verbose=verbose,
         )
         vocabulary = Vocabulary(learned.vocabulary.model, root=plan.root, n_nearest=plan.n_nearest)
-        for scoring, found in score_vocabulary(collection, vocabulary, scorings, queries, n_jobs):
+        for scoring, found in score_vocabulary(collection, vocabulary, scorings, queries, n_jobs, verbose):
             facts = codebook._asdict() | scoring._asdict() | found._asdict()
             yield Row(nearest=plan.n_nearest, root=plan.root, seconds=learned.seconds, **facts)
 
-    known = _read_scores(folder)
     for codebook in tqdm(plan.codebooks, unit="codebook", disable=not verbose):
         keys = {
             scoring: key_of(key, codebook, plan.root, plan.n_nearest, scoring, asked)
             for scoring in plan.scorings(codebook.method, len(collection.names))
         }
-        missing = score(codebook, [scoring for scoring in keys if keys[scoring] not in known])
-        for name in keys.values():
-            row = known.get(name)
+        known = {scoring: find(SCORES, folder, name) for scoring, name in keys.items()}
+        missing = score(codebook, [scoring for scoring, row in known.items() if row is None])
+        for scoring, row in known.items():
             if row is None:
                 row = next(missing)
-                _keep_score(folder, name, row)
+                keep(SCORES, folder, keys[scoring], row)
             yield row
-
-
-def _warm_up(collection: Collection, codebook: Codebook, plan: Plan, n_jobs: int | None) -> None:
-    """Learn and search a little, so that no time that is measured, and kept, has compiling in it."""
-    rows = collection.descriptors[:WARM_UP_ROWS]
-    n_words = min(codebook.words, max(2, len(rows) // 10))
-    vocabulary = learn_vocabulary(rows, n_words, method=codebook.method, root=plan.root, random_state=0, n_jobs=n_jobs)
-    few = take(collection, min(UKBENCH_GROUP, len(collection.names)))
-    indexed = index_words(few, vocabulary, vocabulary.assign(few.descriptors))
-    indexed.images.search(indexed.query(0), n_rerank=N_RERANK if plan.rerank else 0, n_jobs=n_jobs)
 
 
 def score_vocabulary(
@@ -228,6 +234,7 @@ def score_vocabulary(
     scorings: Sequence[Scoring],
     queries: Sequence[OxfordQuery] | None = None,
     n_jobs: int | None = None,
+    verbose: int = 0,
 ) -> Iterator[tuple[Scoring, Score]]:
     """Score a vocabulary in several ways, whatever its own levels.
 
@@ -235,53 +242,38 @@ def score_vocabulary(
     """
     for levels, alike in groupby(scorings, lambda scoring: scoring.levels):
         used = Vocabulary(vocabulary.model, root=vocabulary.root, levels=levels, n_nearest=vocabulary.n_nearest)
-        words = used.assign(collection.descriptors)
+        words = used.assign(collection.descriptors, verbose=verbose)
         for n_images, same in groupby(alike, lambda scoring: scoring.images):
             indexed = index_words(take(collection, n_images), used, words)
             for scoring in same:
-                yield scoring, _score(indexed, scoring, queries, n_jobs)
+                yield scoring, _score(indexed, scoring, queries, n_jobs, verbose)
 
 
-def _score(indexed: Indexed, scoring: Scoring, queries: Sequence[OxfordQuery] | None, n_jobs: int | None) -> Score:
-    search = {"norm": scoring.norm, "n_rerank": N_RERANK if scoring.reranked else 0, "n_jobs": n_jobs}
+def _score(
+    indexed: Indexed, scoring: Scoring, queries: Sequence[OxfordQuery] | None, n_jobs: int | None, verbose: int
+) -> Score:
+    search: dict[str, Any] = {"norm": scoring.norm, "n_rerank": N_RERANK if scoring.reranked else 0}
+    search |= {"n_jobs": n_jobs, "verbose": verbose}
     began = perf_counter()
     score = ukbench(indexed, **search) if queries is None else oxford(indexed, queries, **search)
     n_queries = len(indexed.images) if queries is None else len(queries)
     return Score(score, 1000 * (perf_counter() - began) / n_queries)
 
 
-def _read_scores(folder: Path | None) -> dict[str, Row]:
-    if folder is None or not (folder / SCORES).exists():
-        return {}
-    with naming_the_way_out(), reading(folder / SCORES, "scores"):
-        kept = json.loads((folder / SCORES).read_text())
-        return {name: Row(**row | {value: float(row[value]) for value in MEASURED}) for name, row in kept.items()}
-
-
-def _keep_score(folder: Path | None, key: str, row: Row) -> None:
-    """Beside all that are there by now: another evaluation may keep its own in the same folder."""
-    if folder is not None:
-        scores = _read_scores(folder) | {key: row}
-        with replacing(folder / SCORES) as beside:
-            beside.write_text(json.dumps({name: row._asdict() for name, row in scores.items()}, indent=1))
-
-
-def _check_plan(plan: Plan, collection: Collection, *, whole_groups: bool) -> None:
-    """Before hours of work."""
-    check_images(plan, len(collection.names), whole_groups=whole_groups)
-    for n_words in plan.words:
-        check_n_words(n_words, len(collection.descriptors))
-        for levels in plan.levels if "hkm" in plan.methods else ():
-            check_levels(levels, tree_shape(n_words)[1])
-
-
-def check_images(plan: Plan, n_images: int, *, whole_groups: bool) -> None:
-    """As far as a plan can be checked by the number of images alone."""
+def check_plan(plan: Plan, names: Sequence[str], queries: Sequence[OxfordQuery] | None) -> None:
+    """What can be known before the long work, from the names of the images alone."""
     for n_words in plan.words:
         check.integer("words", n_words, 2)
+        for levels in plan.levels if "hkm" in plan.methods else ():
+            check_levels(levels, tree_shape(n_words)[1])
+    for seed in plan.seeds:
+        check.integer("seeds", seed, 0)
     for size in plan.images:
-        if size is not None and not 0 < size <= n_images:
-            raise ValueError(f"subsets must have 1 to {n_images} images, got {size}")
-        n, whose = (n_images, "the images") if size is None else (size, "the images of subsets")
-        if whole_groups and n % UKBENCH_GROUP:
+        if size is not None and not 0 < size <= len(names):
+            raise ValueError(f"subsets must have 1 to {len(names)} images, got {size}")
+        if queries is not None:
+            check_oxford(names[:size], queries)
+            continue
+        n, whose = (len(names), "the images") if size is None else (size, "the images of subsets")
+        if n % UKBENCH_GROUP:
             raise ValueError(f"{whose} must be whole groups of {UKBENCH_GROUP}, got {n} images")

@@ -100,13 +100,13 @@ class ImageIndex:
 
     # -- images in and out ---------------------------------------------------------------------------------------------
 
-    def add(self, collection: Collection, words: Words | None = None) -> None:
+    def add(self, collection: Collection, words: Words | None = None, *, verbose: int = 0) -> None:
         """Add the images of a collection; none may have a name that is there already.
 
-        ``words`` are those of its regions, if they have been assigned before.
+        ``words`` are those of its regions, if they have been assigned before. ``verbose=1`` shows a progress bar.
         """
         check_names(collection.names, known=set(self.names))
-        words = words or self.vocabulary.assign(collection.descriptors)
+        words = words or self.vocabulary.assign(collection.descriptors, verbose=verbose)
         placed = place(words.words[:, 0], collection.keypoints, collection.offsets)
         placed = placed if self._places is None else join_places(self._places, placed)
         file = inverted.append(self._inverted, words.words, collection.offsets, weights=words.weights)
@@ -121,20 +121,18 @@ class ImageIndex:
 
     def remove(self, names: Iterable[str]) -> None:
         """Leave out images, by name."""
-        gone = [self.number_of(name) for name in ([names] if isinstance(names, str) else names)]
+        number = {name: image for image, name in enumerate(self.names)}
+        asked = [names] if isinstance(names, str) else list(names)
+        for name in asked:
+            if name not in number:
+                raise ValueError(f"the index must hold the image '{name}', but does not")
+        gone = [number[name] for name in asked]
         kept = np.delete(np.arange(len(self)), gone)
         self._inverted = inverted.remove(self._inverted, gone)
         if self._places is not None:
             self._places = select_places(self._places, kept)
         self._folder_of = self._folder_of[kept]
         self.names = [self.names[image] for image in kept]
-
-    def number_of(self, name: str) -> int:
-        """The number of an image."""
-        try:
-            return self.names.index(name)
-        except ValueError:
-            raise ValueError(f"the index must hold the image '{name}', but does not") from None
 
     def path_of(self, image: int) -> Path:
         """Where an image is, or was when it was added."""

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 import closure_kmeans
 from closure_kmeans._files import FileFormatError, library, reading
 from closure_kmeans._tensors import read_tensors, write_tensors
-from closure_kmeans.checkpoint import read_progress
 from closure_kmeans.retrieval.collection import (
     Collection,
     Extraction,
@@ -34,12 +36,13 @@ from closure_kmeans.retrieval.vocabulary import (
     pack_vocabulary,
     unpack_vocabulary,
 )
+from closure_kmeans.warmup import compile_learning
 
 # Raised when the same settings give other features, words or scores than before.
 RESULTS = 1
 # Digits of a key: few enough for names of files, and too many for two to be the same.
 KEY_DIGITS = 16
-# Images whose features are kept together until those of all are there: some seconds of work.
+# Images whose features are kept together: some seconds of work.
 IMAGES_PER_PART = 100
 # Methods that can go on learning where they were stopped.
 RESUMABLE = ("closure", "paper")
@@ -57,6 +60,10 @@ class Stage(NamedTuple, Generic[Product]):
     def path(self, folder: Path, key: str) -> Path:
         """Where the product is that was made of what ``key`` tells."""
         return folder / f"{self.name}-{key}.safetensors"
+
+    def is_kept(self, folder: Path | None, key: str) -> bool:
+        """Whether it is there."""
+        return folder is not None and self.path(folder, key).exists()
 
 
 class Learned(NamedTuple):
@@ -81,24 +88,33 @@ FEATURES = Stage("features", save_collection, load_collection)
 WORDS = Stage("words", _save_learned, _load_learned)
 
 
-def resume(
-    stage: Stage[Product], folder: Path | None, key: str, make: Callable[[], Product], verbose: int = 0
-) -> Product:
-    """What is in the folder, if it was made of what ``key`` tells; else make it, and keep it if there is a folder.
+def find(stage: Stage[Product], folder: Path | None, key: str) -> Product | None:
+    """What the folder, if there is one, holds that was made of what ``key`` tells."""
+    if folder is None or not stage.is_kept(folder, key):
+        return None
+    with naming_the_way_out():
+        return stage.load(stage.path(folder, key))
 
-    With ``verbose`` it is said what was there.
-    """
-    if folder is None:
-        return make()
-    path = stage.path(folder, key)
-    if path.exists():
-        with naming_the_way_out():
-            kept = stage.load(path)
-        if verbose:
-            tqdm.write(f"{stage.name} from '{path}'", file=sys.stderr)
+
+def keep(stage: Stage[Product], folder: Path | None, key: str, product: Product) -> None:
+    """Put what was made into the folder, if there is one. A failure is no reason to lose it."""
+    if folder is not None:
+        try:
+            stage.save(stage.path(folder, key), product)
+        except OSError as error:
+            message = f"{stage.name} are not kept in '{folder}': {os.strerror(error.errno or errno.EIO)}"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+
+def resume(stage: Stage[Product], folder: Path | None, key: str, make: Callable[[], Product]) -> Product:
+    """What is in the folder, if it was made of what ``key`` tells; else make it, and keep it if there is a folder."""
+    kept = find(stage, folder, key)
+    if kept is not None:
         return kept
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)  # now: if it cannot be, nothing is made in vain
     made = make()
-    stage.save(path, made)
+    keep(stage, folder, key, made)
     return made
 
 
@@ -115,32 +131,28 @@ def resume_features(
     """The features of images, be it those that were kept, and a key that tells of what they were made.
 
     The images are known by their paths below ``photos``, and the same as before if place, names, sizes and dates are.
-    Those of some images at a time are kept until all are there.
+    They are kept some at a time, so that neither an interrupt nor new images make all be done again.
     """
-    cv2 = library("cv2", "images", "retrieval")
-    made_by = str(photos.resolve()), extraction, on_error, cv2.__version__
+    versions = [library(name, "images", "retrieval").__version__ for name in ("cv2", "PIL")]
+    made_by = str(photos.resolve()), extraction, on_error, versions
     stats = [(photos / name).stat() for name in names]
     files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in zip(names, stats, strict=True)]
-    key = key_of(*made_by, files)
-    take = partial(collect, photos, extraction, on_error=on_error, n_jobs=n_jobs)
-    if folder is None or len(files) <= IMAGES_PER_PART:
-        return resume(FEATURES, folder, key, lambda: take(names=names, verbose=verbose), verbose), key
-    parts = [files[first : first + IMAGES_PER_PART] for first in range(0, len(files), IMAGES_PER_PART)]
-    keys = [key_of(*made_by, part) for part in parts]
-
-    def take_parts() -> Collection:
-        taken = []
-        with tqdm(total=len(files), unit="image", disable=not verbose) as bar:
-            for own_key, part in zip(keys, parts, strict=True):
-                own_names = [name for name, *_ in part]
-                taken.append(resume(FEATURES, folder, own_key, partial(take, names=own_names)))
-                bar.update(len(part))
-        return join(taken)
-
-    collection = resume(FEATURES, folder, key, take_parts, verbose)
-    for own_key in keys:
-        FEATURES.path(folder, own_key).unlink(missing_ok=True)
-    return collection, key
+    collect_some = partial(collect, photos, extraction, on_error=on_error, n_jobs=n_jobs)
+    key = key_of(made_by, files)
+    if folder is None:
+        return collect_some(names=names, verbose=verbose), key
+    parts = {
+        key_of(made_by, files[first : first + IMAGES_PER_PART]): names[first : first + IMAGES_PER_PART]
+        for first in range(0, max(1, len(files)), IMAGES_PER_PART)
+    }
+    n_kept = sum(len(part) for own_key, part in parts.items() if FEATURES.is_kept(folder, own_key))
+    _say(f"features of {n_kept:,} images from '{folder}'", n_kept and verbose)
+    collections = []
+    with tqdm(total=len(files), unit="image", disable=not verbose) as bar:
+        for own_key, part in parts.items():
+            collections.append(resume(FEATURES, folder, own_key, partial(collect_some, names=part)))
+            bar.update(len(part))
+    return join(collections), key
 
 
 def resume_learning(
@@ -167,21 +179,28 @@ def resume_learning(
     begun = folder / f"begun-{own_key}.safetensors" if folder is not None and method in RESUMABLE else None
 
     def learn() -> Learned:
-        running: dict[str, Any] = {"n_jobs": n_jobs, "verbose": verbose}
-        began, spent = perf_counter(), 0.0
+        compile_learning(np.dtype(np.uint8) if root else descriptors.dtype, method)  # before the clock runs
+        checkpoint: dict[str, Any] = {} if begun is None else {"checkpoint": begun}
         with naming_the_way_out():
-            if begun is not None:
-                running["checkpoint"] = begun
-                spent = read_progress(begun).history[-1].seconds if begun.exists() else 0.0
-            vocabulary = learn_vocabulary(descriptors, n_words, **settings, **running)
-        return Learned(vocabulary, spent + perf_counter() - began)
+            vocabulary = learn_vocabulary(
+                descriptors, n_words, n_jobs=n_jobs, verbose=verbose, **settings, **checkpoint
+            )
+        # By the clock of the fit, which stands still while it is stopped.
+        return Learned(vocabulary, vocabulary.model.history_[-1].seconds)
 
-    learned = resume(WORDS, folder, own_key, learn, verbose)
+    _say(f"{n_words:,} words from '{folder}'", WORDS.is_kept(folder, own_key) and verbose)
+    learned = resume(WORDS, folder, own_key, learn)
     if begun is not None:
         begun.unlink(missing_ok=True)
         learned.vocabulary.model.set_params(checkpoint=None)
     learned.vocabulary.model.n_jobs = n_jobs  # a model that was kept knows of no threads
     return learned
+
+
+def _say(text: str, wanted: Any) -> None:
+    """Something about the progress, above its bar."""
+    if wanted:
+        tqdm.write(text, file=sys.stderr)
 
 
 @contextmanager

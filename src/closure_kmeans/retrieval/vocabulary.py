@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from tqdm.auto import tqdm
 
 from closure_kmeans import ClosureKMeans
 from closure_kmeans import _validation as check
@@ -33,8 +34,8 @@ CELLS, CELL_ARRAYS = "cells.", ("ids", "starts", "middles", "axes")
 ORTHONORMAL = 1e-9
 # RootSIFT as bytes: values up to 0.5 are told apart, and there is hardly one above.
 ROOT_SCALE = 512
-# Rows that are rooted at a time.
-ROWS_AT_A_TIME = 1 << 15
+# Rows that are rooted at a time, and rows whose words are looked for at a time.
+ROWS_AT_A_TIME, ROWS_PER_ASSIGNMENT = 1 << 15, 1 << 18
 # Children of a node of hierarchical k-means.
 BRANCHINGS = range(6, 25)
 
@@ -115,17 +116,27 @@ class Vocabulary:
             return len(self.model.cluster_centers_)
         return sum(len(level.centers) for level in self.model.levels_[-self.levels :])
 
-    def assign(self, descriptors: ArrayLike, n_nearest: int | None = None) -> Words:
-        """The words of each descriptor; ``n_nearest`` of them, if it is given.
+    def assign(self, descriptors: ArrayLike, n_nearest: int | None = None, *, verbose: int = 0) -> Words:
+        """The words of each descriptor; ``n_nearest`` of them, if it is given. ``verbose=1`` shows a progress bar.
 
         Several are weighted by ``exp(-d² / 2 s²)`` (Philbin et al. 2008), with s² the mean squared distance of the
         descriptors that the words were learned from to their own.
         """
         n_nearest = self.n_nearest if n_nearest is None else n_nearest
         check.integer("n_nearest", n_nearest, 1)
-        rows = self._prepare(descriptors)
+        rows = np.asarray(descriptors)
         if len(rows) == 0:
             return Words(np.empty((0, self.levels), np.int32), None)
+        parts = []
+        with tqdm(total=len(rows), desc="words", unit=" regions", unit_scale=True, disable=not verbose) as bar:
+            for first in range(0, len(rows), ROWS_PER_ASSIGNMENT):
+                block = rows[first : first + ROWS_PER_ASSIGNMENT]
+                parts.append(self._assign(root_bytes(block) if self.root else block, n_nearest))
+                bar.update(len(block))
+        weights = [part.weights for part in parts if part.weights is not None]
+        return Words(np.concatenate([part.words for part in parts]), np.concatenate(weights) if weights else None)
+
+    def _assign(self, rows: NDArray[Any], n_nearest: int) -> Words:
         if n_nearest == 1:
             return Words(self.with_levels(self.model.predict(rows)[:, np.newaxis]), None)
         words, squares = self.model.several_nearest(rows, n_nearest)
@@ -142,9 +153,6 @@ class Vocabulary:
             n_below += len(level.centers)
             columns.append((nodes + n_below).astype(np.int32))  # the leaves are numbered first, as with one level
         return np.hstack(columns)
-
-    def _prepare(self, descriptors: ArrayLike) -> NDArray[Any]:
-        return root_bytes(descriptors) if self.root else np.asarray(descriptors)
 
 
 def check_levels(levels: int, depth: int) -> None:

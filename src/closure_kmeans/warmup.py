@@ -1,0 +1,67 @@
+"""Kernels, compiled or loaded before they are needed: what is timed, or should answer at once, has them by then."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closure_kmeans import ClosureKMeans, quantizer
+from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans.base import BaseKMeans
+
+
+@cache
+def compile_kernels(dtype: np.dtype[Any]) -> None:
+    """Call all kernels of the method on a few rows of a type: fits of all kinds, and all kinds of search.
+
+    Descriptors of images are bytes, so that the retrieval belongs to these.
+    """
+    X = _few_rows(dtype)
+    weights = np.arange(1, len(X) + 1)
+    limited = partial(ClosureKMeans, memory_limit="16MB")
+    for rows in (X, X + dtype.type(0.5)) if dtype == np.float32 else (X,):  # whole numbers are held as bytes
+        for kind in (ClosureKMeans, ClosureKMeans.paper, limited):
+            for sample_weight in (None, weights):
+                model = kind(64, max_iter=2, random_state=0).fit(rows, sample_weight=sample_weight)
+    model.predict(X)
+    model.several_nearest(X, 2)
+    with Threads(count_threads(None)) as threads:
+        cells = model._quantizer(model.cluster_centers_.dtype.type, threads)
+        quantizer.quantize(X, cells, threads)
+    if dtype == np.uint8 and find_spec("cv2") is not None:
+        compile_retrieval(X, model)
+
+
+@cache
+def compile_learning(dtype: np.dtype[Any], method: str) -> None:
+    """Call all that learns visual words from descriptors of a type, by one of the methods."""
+    from closure_kmeans.retrieval import METHODS
+
+    compile_kernels(dtype)
+    METHODS[method](64, max_iter=2, random_state=0).fit(_few_rows(dtype))
+
+
+def _few_rows(dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.random.default_rng(0).integers(0, 100, (400, 32)).astype(dtype)
+
+
+def compile_retrieval(descriptors: NDArray[np.uint8], model: BaseKMeans) -> None:
+    """Search an index of two made images, in memory and from disk, where arrays cannot be written to."""
+    from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, Vocabulary, align
+
+    keypoints = np.random.default_rng(0).uniform(1, 100, (len(descriptors), 4)).astype(np.float32)
+    offsets = np.array([0, len(descriptors) // 2, len(descriptors)])
+    index = ImageIndex(Vocabulary(model))
+    index.add(Collection(["a", "b"], None, keypoints, descriptors, offsets, [], Extraction()))
+    with tempfile.TemporaryDirectory() as folder:
+        index.save(Path(folder) / "made.index")
+        for made in (index, ImageIndex.load(Path(folder) / "made.index")):
+            query = made.make_query(keypoints, descriptors)
+            made.search(query, n_rerank=2)
+            align(query.places, made.places_of(0))
