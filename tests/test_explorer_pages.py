@@ -217,7 +217,7 @@ def results_on(page):
 
 
 def test_a_query_by_an_image_of_the_index(client, searches):
-    image = searches.index.number_of("temple1-1.jpg")
+    image = searches.index.names.index("temple1-1.jpg")
     page = client.get(f"/query?image={image}")
     names = [searches.index.names[found] for found in results_on(page)[:3]]
     assert names[0] == "temple1-1.jpg"
@@ -260,7 +260,7 @@ def test_the_command_finds_the_same(photos, tmp_path, asked):
 
 
 def test_lines_lie_on_the_pictures(client, searches):
-    a, b = searches.index.number_of("temple0-0.jpg"), searches.index.number_of("temple0-1.jpg")
+    a, b = searches.index.names.index("temple0-0.jpg"), searches.index.names.index("temple0-1.jpg")
     text = client.get(f"/query/match?image={a}&result={b}").text
     frame = re.search(r'<figure class="match[^>]*>\s*<svg viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
     width, height = map(float, frame.groups())
