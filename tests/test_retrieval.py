@@ -1366,6 +1366,38 @@ def test_warmup_leaves_nothing_to_compile(photos, tmp_path):
     assert call(*query, "--rerank", "--norm", "l2", "--nearest", "2", "--dof", "3") == compiled
 
 
+TIMED = """
+import sys
+from pathlib import Path
+from numba.core import event
+from closure_kmeans import base, quantizer, storage
+from closure_kmeans.retrieval import collect, experiment, stages, vocabulary
+
+compiled = event.RecordingListener()
+
+def watched(timed):
+    def call(*arguments, **settings):
+        with event.install_listener("numba:compile", compiled):
+            return timed(*arguments, **settings)
+    return call
+
+for module in (base, quantizer, storage, vocabulary):
+    module.MANY_CENTERS = 100  # words are in cells
+stages.learn_vocabulary = watched(stages.learn_vocabulary)
+experiment._score = watched(experiment._score)
+plan = experiment.Plan([300], sys.argv[2:], rerank=True)
+assert len(list(experiment.compare(collect(sys.argv[1]), plan))) == 2 * len(plan.methods)
+print([happened.data["dispatcher"].__name__ for _, happened in compiled.buffer])
+"""
+
+
+@pytest.mark.slow
+def test_nothing_is_compiled_while_the_clock_runs(photos, tmp_path):
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    call = [sys.executable, "-c", TIMED, str(photos), "akm", "closure"]
+    assert subprocess.run(call, check=True, env=environment, capture_output=True, text=True).stdout.strip() == "[]"
+
+
 DATA = os.environ.get("CLOSURE_KMEANS_DATA")
 
 
@@ -1378,7 +1410,7 @@ def test_two_hundred_photos_of_ukbench():
     collection = Collection(names, None, features.keypoints, features.descriptors, features.offsets, [], Extraction())
     (row, reranked) = compare(collection, Plan([20_000], ["closure"], rerank=True))
     assert row.score > 3.7
-    assert reranked.score >= row.score - 0.02
+    assert reranked.score >= row.score
 
 
 @pytest.fixture

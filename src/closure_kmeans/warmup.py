@@ -16,7 +16,6 @@ from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.base import BaseKMeans
 
 
-@cache
 def compile_kernels(dtype: np.dtype[Any]) -> None:
     """Call all kernels of the method on a few rows of a type: fits of all kinds, and all kinds of search.
 
@@ -31,30 +30,41 @@ def compile_kernels(dtype: np.dtype[Any]) -> None:
                 model = kind(64, max_iter=2, random_state=0).fit(rows, sample_weight=sample_weight)
     model.predict(X)
     model.several_nearest(X, 2)
-    with Threads(count_threads(None)) as threads:
-        cells = model._quantizer(model.cluster_centers_.dtype.type, threads)
-        quantizer.quantize(X, cells, threads)
+    _search_cells(X, model)
     if dtype == np.uint8 and find_spec("cv2") is not None:
-        compile_retrieval(X, model)
+        compile_retrieval(model)
+
+
+def compile_learning(dtype: np.dtype[Any], method: str, n_words: int) -> None:
+    """Call what it takes to learn so many visual words from descriptors of a type, by one of the methods."""
+    model = few_words(dtype, method)
+    if n_words > quantizer.MANY_CENTERS:
+        _search_cells(_few_rows(dtype), model)  # for a start from random rows
 
 
 @cache
-def compile_learning(dtype: np.dtype[Any], method: str) -> None:
-    """Call all that learns visual words from descriptors of a type, by one of the methods."""
+def few_words(dtype: np.dtype[Any], method: str) -> BaseKMeans:
+    """Some words of a few descriptors, by one of the methods."""
     from closure_kmeans.retrieval import METHODS
 
-    compile_kernels(dtype)
-    METHODS[method](64, max_iter=2, random_state=0).fit(_few_rows(dtype))
+    return METHODS[method](64, max_iter=2, random_state=0).fit(_few_rows(dtype))
 
 
 def _few_rows(dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.random.default_rng(0).integers(0, 100, (400, 32)).astype(dtype)
 
 
-def compile_retrieval(descriptors: NDArray[np.uint8], model: BaseKMeans) -> None:
+def _search_cells(X: NDArray[Any], model: BaseKMeans) -> None:
+    with Threads(count_threads(None)) as threads:
+        cells = model._quantizer(model.cluster_centers_.dtype.type, threads)
+        quantizer.quantize(X, cells, threads)
+
+
+def compile_retrieval(model: BaseKMeans) -> None:
     """Search an index of two made images, in memory and from disk, where arrays cannot be written to."""
     from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, Vocabulary, align
 
+    descriptors = _few_rows(np.dtype(np.uint8))
     keypoints = np.random.default_rng(0).uniform(1, 100, (len(descriptors), 4)).astype(np.float32)
     offsets = np.array([0, len(descriptors) // 2, len(descriptors)])
     index = ImageIndex(Vocabulary(model))

@@ -26,6 +26,7 @@ from closure_kmeans.retrieval.vocabulary import (
     check_n_words,
     tree_shape,
 )
+from closure_kmeans.warmup import compile_retrieval, few_words
 
 # Images of a ranking that are verified.
 N_RERANK = 200
@@ -209,6 +210,7 @@ def compare(
             n_jobs=n_jobs,
             verbose=verbose,
         )
+        compile_retrieval(few_words(np.dtype(np.uint8), codebook.method))  # before the clock runs
         vocabulary = Vocabulary(learned.vocabulary.model, root=plan.root, n_nearest=plan.n_nearest)
         for scoring, found in score_vocabulary(collection, vocabulary, scorings, queries, n_jobs, verbose):
             facts = codebook._asdict() | scoring._asdict() | found._asdict()

@@ -146,7 +146,8 @@ def resume_features(
         for first in range(0, max(1, len(files)), IMAGES_PER_PART)
     }
     n_kept = sum(len(part) for own_key, part in parts.items() if FEATURES.is_kept(folder, own_key))
-    _say(f"features of {n_kept:,} images from '{folder}'", n_kept and verbose)
+    if n_kept and verbose:
+        tqdm.write(f"features of {n_kept:,} images from '{folder}'", file=sys.stderr)
     collections = []
     with tqdm(total=len(files), unit="image", disable=not verbose) as bar:
         for own_key, part in parts.items():
@@ -179,7 +180,7 @@ def resume_learning(
     begun = folder / f"begun-{own_key}.safetensors" if folder is not None and method in RESUMABLE else None
 
     def learn() -> Learned:
-        compile_learning(np.dtype(np.uint8) if root else descriptors.dtype, method)  # before the clock runs
+        compile_learning(np.dtype(np.uint8) if root else descriptors.dtype, method, n_words)  # before the clock runs
         checkpoint: dict[str, Any] = {} if begun is None else {"checkpoint": begun}
         with naming_the_way_out():
             vocabulary = learn_vocabulary(
@@ -188,19 +189,14 @@ def resume_learning(
         # By the clock of the fit, which stands still while it is stopped.
         return Learned(vocabulary, vocabulary.model.history_[-1].seconds)
 
-    _say(f"{n_words:,} words from '{folder}'", WORDS.is_kept(folder, own_key) and verbose)
+    if verbose and WORDS.is_kept(folder, own_key):
+        tqdm.write(f"{n_words:,} words from '{folder}'", file=sys.stderr)
     learned = resume(WORDS, folder, own_key, learn)
-    if begun is not None:
+    if begun is not None and WORDS.is_kept(folder, own_key):
         begun.unlink(missing_ok=True)
         learned.vocabulary.model.set_params(checkpoint=None)
     learned.vocabulary.model.n_jobs = n_jobs  # a model that was kept knows of no threads
     return learned
-
-
-def _say(text: str, wanted: Any) -> None:
-    """Something about the progress, above its bar."""
-    if wanted:
-        tqdm.write(text, file=sys.stderr)
 
 
 @contextmanager
