@@ -267,7 +267,7 @@ def test_an_interrupt_before_there_is_anything(run, here, monkeypatch):
 
     monkeypatch.setattr("closure_kmeans.base.arrange_points", interrupt)
     result = run("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "-q")
-    assert (result.exit_code, result.output) == (130, "interrupted; the result was not written\n")
+    assert (result.exit_code, result.output) == (130, "interrupted; what was not finished is not written\n")
     assert not (here / "new.safetensors").exists()
     monkeypatch.undo()
     monkeypatch.chdir(here)

@@ -403,9 +403,11 @@ def test_features_are_kept_while_the_others_are_taken(collection, photos, tmp_pa
         taken.append(names)
         return collect(*folder, names=names, **settings)
 
-    parts = [collection.names[first : first + 5] for first in range(0, 24, 5)]
-    monkeypatch.setattr(stages, "IMAGES_PER_PART", 5)
+    monkeypatch.setattr(stages, "IMAGES_PER_PART", 4)
     monkeypatch.setattr(stages, "collect", take)
+    parts = [collection.names[part] for part in stages._parts(collection.names)]
+    assert [name for part in parts for name in part] == collection.names
+    assert len(parts) > 4
     arguments = tmp_path, photos, collection.names, Extraction()
     limit = parts[3:4]
     with pytest.raises(KeyboardInterrupt):
@@ -416,9 +418,11 @@ def test_features_are_kept_while_the_others_are_taken(collection, photos, tmp_pa
     assert taken == parts  # each once
     again, same_key = resume_features(*arguments)
     assert (taken, same_key) == (parts, key)
-    fewer, other_key = resume_features(*arguments[:2], collection.names[:20], Extraction())
-    assert taken == parts
-    assert fewer.names == collection.names[:20]
+    taken.clear()
+    without_first = collection.names[1:]
+    fewer, other_key = resume_features(*arguments[:2], without_first, Extraction())
+    assert taken == [parts[0][1:]]  # all other parts are the same
+    assert fewer.names == without_first
     assert other_key != key
     for one in (found, again):
         for name, values in collection._asdict().items():
@@ -1002,11 +1006,12 @@ def test_add_and_remove(run, made, photos, tmp_path):
     run("remove", made, "newer.png")
     (more / "newer.png").write_bytes(b"no picture")
     assert "newer.png" in run("add", made, more, "--new", code=1)
-    for _ in range(2):  # whether others are known or not
-        warning, message = run("add", made, more, "--new", "--skip", code=1).splitlines()[-2:]
-        assert "left out" in warning
-        assert "must hold images that can be read, but of 1 none can be" in message
-        (more / "new.png").unlink(missing_ok=True)
+    warning, facts = run("add", made, more, "--new", "--skip", "--json").splitlines()
+    assert "left out" in warning
+    facts = json.loads(facts)
+    assert (facts["images"], facts["added"], facts["left_out"], facts["already_there"]) == (25, 0, 1, 1)
+    (more / "new.png").unlink()
+    assert "must hold images that can be read, but of 1 none can be" in run("add", made, more, "--skip", code=1)
     assert len(ImageIndex.load(made)) == 25
     (more / "newest.png").write_bytes((photos / "image008.png").read_bytes())
     facts = json.loads(run("add", made, more, "--skip", "--work", tmp_path / "kept", "--json").splitlines()[1])
@@ -1094,6 +1099,14 @@ def test_an_evaluation_that_was_stopped_goes_on(run, photos, tmp_path, work_done
     assert scored == [Scoring(24, reranked=True)]
 
 
+def test_images_of_the_ground_truth_that_are_missing_are_named(collection, tmp_path):
+    write_ground_truth(tmp_path, good="image000 image001 nowhere", ok="image002")
+    with pytest.warns(
+        RuntimeWarning, match="1 of the 4 images that queries should find are not there, such as 'nowhere'"
+    ):
+        next(compare(collection, Plan([50], ["closure"]), read_oxford(tmp_path)))
+
+
 def test_another_ground_truth_is_scored_again(run, photos, tmp_path, work_done):
     learned, scored = work_done
     truth = tmp_path / "truth"
@@ -1133,7 +1146,7 @@ def test_kept_work_that_cannot_be_read_is_named(run, photos, tmp_path):
     arguments = ("evaluate", "ukbench", photos, "--words", "50", "--work", tmp_path)
     run(*arguments)
     for kind, name in (("a score", "scores-*"), ("a vocabulary", "words-*"), ("a collection", "features-*")):
-        (path,) = tmp_path.glob(name)
+        path = min(tmp_path.glob(name))
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
         output = " ".join(run(*arguments, "--norms", "l1,l2", code=1).split())
@@ -1173,7 +1186,13 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("query", "{made}", "{folder}/flat.png"), 1, "must have features, but has none"),
+        (("query", "{made}", "{folder}/flat.png"), 1, "flat.png' must have features, but has none"),
+        (
+            ("query", "{made}", "{photos}/image000.png", "--nearest", "301"),
+            1,
+            "at most the number of words, 300, got 301",
+        ),
+        (("index", "{photos}", "-o", "{folder}/new.index", "--words", "9", "--nearest", "10"), 2, "at most --words, 9"),
         (("query", "{made}", "{photos}/image000.png", "--box", "300,300,400,400"), 1, "none inside the box"),
         (("query", "{made}", "{photos}/image000.png", "--box", "9,9,1,1"), 2, "x1 < x2"),
         (("query", "{made}", "{photos}/image000.png", "--box", "9,9"), 2, "four numbers"),
@@ -1282,6 +1301,7 @@ def test_lines_do_not_depend_on_how_many_results_are_listed(run, made, photos, t
         (("--words", "20", "--subsets", "4000"), "subsets must have 1 to"),
         (("--words", "20", "--seeds", "0,-1"), "seeds must be at least 0, got -1"),
         (("--words", "100", "--methods", "hkm", "--levels", "3"), "levels must be at most 2"),
+        (("--words", "100,20", "--nearest", "21"), "n_nearest must be at most the number of words, 20, got 21"),
     ],
 )
 def test_an_evaluation_that_cannot_be_is_refused_before_features_are_taken(run, photos, tmp_path, arguments, message):
@@ -1306,9 +1326,9 @@ def test_a_ground_truth_that_cannot_be_is_refused_before(run, photos, tmp_path, 
 
 
 def test_what_changes_an_index_while_photos_are_added_stays(run, made, photos, tmp_path, monkeypatch):
-    def collect_slowly(*arguments):
+    def collect_slowly(*arguments, **settings):
         run("remove", made, "image000.png")
-        return cli.photos.collect_photos(*arguments)
+        return cli.photos.collect_photos(*arguments, **settings)
 
     monkeypatch.setattr(cli.retrieval, "collect_photos", collect_slowly)
     (tmp_path / "more").mkdir()
@@ -1325,7 +1345,7 @@ def test_a_polite_end_is_an_interrupt(run, photos, tmp_path, monkeypatch):
     arguments = ("index", photos, "--words", "50", "-o", tmp_path / "photos.index", "--work", tmp_path / "kept")
     assert "interrupted; what is finished is in" in run(*arguments, code=130)
     assert signal.getsignal(signal.SIGTERM) is before
-    assert len(list((tmp_path / "kept").iterdir())) == 1
+    assert {path.name.partition("-")[0] for path in (tmp_path / "kept").iterdir()} == {"features"}
 
 
 def test_what_is_skipped_is_said(run, photos, tmp_path):

@@ -20,7 +20,7 @@ class Commands(click.Group):
         try:
             return super().invoke(context)
         except KeyboardInterrupt as interrupt:
-            click.echo(f"interrupted; {str(interrupt) or 'the result was not written'}", err=True)
+            click.echo(f"interrupted; {str(interrupt) or 'what was not finished is not written'}", err=True)
             context.exit(INTERRUPTED)
         except OSError as error:
             if error.errno == errno.EPIPE:  # whoever reads the output has had enough: click knows what to do

@@ -76,9 +76,18 @@ with_collecting = together(
 
 
 def collect_photos(
-    photos: Path, names: list[str], extraction: Extraction, collecting: Collecting, manner: Manner
+    photos: Path,
+    names: list[str],
+    extraction: Extraction,
+    collecting: Collecting,
+    manner: Manner,
+    *,
+    may_be_none: bool = False,
 ) -> tuple[Collection, str]:
-    """The features of photos, be it those that were kept; and a key that tells of what they were made."""
+    """The features of photos, be it those that were kept; and a key that tells of what they were made.
+
+    At least one of them must be an image that can be read, unless ``may_be_none``.
+    """
     from closure_kmeans.retrieval.stages import resume_features
 
     collection, key = resume_features(
@@ -92,6 +101,6 @@ def collect_photos(
     )
     for reason in collection.skipped:
         click.echo(f"Warning: left out: {reason}", err=True)
-    if names and not collection.names:
+    if not collection.names and not may_be_none:
         raise click.ClickException(f"'{photos}' must hold images that can be read, but of {len(names)} none can be")
     return collection, key

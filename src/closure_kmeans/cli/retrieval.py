@@ -139,6 +139,8 @@ def index(
         raise click.UsageError(
             f"--levels must be at most {depth}, the depth of a tree of {words:,} words, got {levels}"
         )
+    if nearest > words:
+        raise click.UsageError(f"--nearest must be at most --words, {words:,}, got {nearest:,}")
     with collecting.saying_what_is_kept():
         collection, key = collect_photos(photos, image_names(photos), features.extraction, collecting, manner)
         learned = resume_learning(
@@ -286,7 +288,7 @@ def add(index_file: str, photos: Path, new: bool, collecting: Collecting, manner
         )
     others = [name for name in names if name not in known]
     with collecting.saying_what_is_kept():
-        collection, _ = collect_photos(photos, others, opened.extraction, collecting, manner)
+        collection, _ = collect_photos(photos, others, opened.extraction, collecting, manner, may_be_none=bool(known))
         if collection.names:
             opened = _open(index_file, manner.threads)  # it may have changed meanwhile
             opened.add(collection, verbose=manner.shows_progress)

@@ -43,6 +43,7 @@ class Options(NamedTuple):
     on_error: str
     n_jobs: int | None
     verbose: int
+    callback: Callable[[], Any] | None = None  # called after each image
 
 
 def extract(
@@ -74,6 +75,8 @@ def extract(
                 skipped.append(Skipped(index, str(error)))
             with moving:
                 bar.update()
+                if options.callback is not None:
+                    options.callback()
         return finish(parts), skipped
 
     with (

@@ -7,7 +7,7 @@ et al. 2002), as OpenCV finds them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import cv2
@@ -45,6 +45,7 @@ def local_features(
     on_error: str = "raise",
     n_jobs: int | None = None,
     verbose: int = 0,
+    callback: Callable[[], Any] | None = None,
 ) -> LocalFeatures:
     """Compute SIFT descriptors of the images' regions, and the geometry of these.
 
@@ -65,6 +66,8 @@ def local_features(
         Number of threads; by default as many as the process may run on.
     verbose : int, default=0
         1 shows a progress bar.
+    callback : callable, optional
+        Called after each image, by one thread at a time.
 
     Returns
     -------
@@ -87,7 +90,7 @@ def local_features(
     """
     _validation.choice("detector", detector, tuple(DETECTORS))
     check_limits(max_side, max_pixels)
-    options = Options(max_pixels, on_error, n_jobs, verbose)
+    options = Options(max_pixels, on_error, n_jobs, verbose, callback)
     shrink = at_most(max_side)
 
     def describe(picture: Picture) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:

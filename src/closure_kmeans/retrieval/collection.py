@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +46,7 @@ def collect(
     on_error: str = "raise",
     n_jobs: int | None = None,
     verbose: int = 0,
+    callback: Callable[[], Any] | None = None,
 ) -> Collection:
     """Take the local features of all images in a folder and the folders below it.
 
@@ -62,6 +63,8 @@ def collect(
         Number of threads.
     verbose : int, default=0
         1 shows a progress bar.
+    callback : callable, optional
+        Called after each image, by one thread at a time.
 
     Examples
     --------
@@ -78,7 +81,8 @@ def collect(
     wanted = image_names(folder) if names is None else [names] if isinstance(names, str) else list(names)
     check_names(wanted)
     paths = [Path(folder) / name for name in wanted]
-    features = local_features(paths, **extraction._asdict(), on_error=on_error, n_jobs=n_jobs, verbose=verbose)
+    manner: dict[str, Any] = {"on_error": on_error, "n_jobs": n_jobs, "verbose": verbose, "callback": callback}
+    features = local_features(paths, **extraction._asdict(), **manner)
     left_out = [entry.image for entry in features.skipped]
     if names is None and len(left_out) == len(wanted):
         raise ValueError(f"'{folder}' must hold images that can be read, but none of its {len(wanted)} can be")

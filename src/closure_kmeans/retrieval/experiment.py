@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from itertools import groupby, product
 from pathlib import Path, PurePosixPath
@@ -24,6 +25,7 @@ from closure_kmeans.retrieval.vocabulary import (
     Words,
     check_levels,
     check_n_words,
+    check_nearest,
     tree_shape,
 )
 from closure_kmeans.warmup import compile_retrieval, few_words
@@ -139,6 +141,15 @@ def check_oxford(names: Sequence[str], queries: Sequence[OxfordQuery]) -> list[s
     return stems
 
 
+def _warn_of_missing(names: Sequence[str], queries: Sequence[OxfordQuery]) -> None:
+    """Images that a query should find and cannot count as not found, which is not always what was meant."""
+    there = {PurePosixPath(name).stem for name in names}
+    wanted = {image for query in queries for image in query.positives}
+    if wanted - there:
+        missing = f"{len(wanted - there):,} of the {len(wanted):,} images that queries should find are not there"
+        warnings.warn(f"{missing}, such as '{min(wanted - there)}'", RuntimeWarning, stacklevel=3)
+
+
 class Codebook(NamedTuple):
     """What a codebook is known by."""
 
@@ -196,6 +207,7 @@ def compare(
     check_plan(plan, collection.names, queries)
     for n_words in plan.words:
         check_n_words(n_words, len(collection.descriptors))
+    _warn_of_missing(collection.names, queries or ())
     asked = [[*query[:3], sorted(query.positives), sorted(query.junk)] for query in queries or ()]
 
     def score(codebook: Codebook, scorings: Sequence[Scoring]) -> Iterator[Row]:
@@ -266,6 +278,7 @@ def check_plan(plan: Plan, names: Sequence[str], queries: Sequence[OxfordQuery] 
     """What can be known before the long work, from the names of the images alone."""
     for n_words in plan.words:
         check.integer("words", n_words, 2)
+        check_nearest(plan.n_nearest, n_words)
         for levels in plan.levels if "hkm" in plan.methods else ():
             check_levels(levels, tree_shape(n_words)[1])
     for seed in plan.seeds:

@@ -159,6 +159,8 @@ class ImageIndex:
         from closure_kmeans.features import local_features
 
         features = local_features([image], **self.extraction._asdict())
+        if len(features.descriptors) == 0 and not isinstance(image, np.ndarray):
+            raise ValueError(f"the query '{os.fspath(image)}' must have features, but has none")
         return self.make_query(features.keypoints, features.descriptors, box=box, n_nearest=n_nearest)
 
     def make_query(

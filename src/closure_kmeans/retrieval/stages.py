@@ -42,8 +42,8 @@ from closure_kmeans.warmup import compile_learning
 RESULTS = 1
 # Digits of a key: few enough for names of files, and too many for two to be the same.
 KEY_DIGITS = 16
-# Images whose features are kept together: some seconds of work.
-IMAGES_PER_PART = 100
+# Images whose features are kept together, on average: a second of work for small ones.
+IMAGES_PER_PART = 50
 # Methods that can go on learning where they were stopped.
 RESUMABLE = ("closure", "paper")
 
@@ -141,19 +141,23 @@ def resume_features(
     key = key_of(made_by, files)
     if folder is None:
         return collect_some(names=names, verbose=verbose), key
-    parts = {
-        key_of(made_by, files[first : first + IMAGES_PER_PART]): names[first : first + IMAGES_PER_PART]
-        for first in range(0, max(1, len(files)), IMAGES_PER_PART)
-    }
+    parts = {key_of(made_by, files[part]): names[part] for part in _parts(names)}
     n_kept = sum(len(part) for own_key, part in parts.items() if FEATURES.is_kept(folder, own_key))
     if n_kept and verbose:
         tqdm.write(f"features of {n_kept:,} images from '{folder}'", file=sys.stderr)
-    collections = []
-    with tqdm(total=len(files), unit="image", disable=not verbose) as bar:
-        for own_key, part in parts.items():
-            collections.append(resume(FEATURES, folder, own_key, partial(collect_some, names=part)))
-            bar.update(len(part))
+    with tqdm(total=len(files), initial=n_kept, unit="image", disable=not verbose or n_kept == len(files)) as bar:
+        collect_with_bar = partial(collect_some, callback=bar.update)
+        collections = [
+            resume(FEATURES, folder, own_key, partial(collect_with_bar, names=part)) for own_key, part in parts.items()
+        ]
     return join(collections), key
+
+
+def _parts(names: Sequence[str]) -> list[slice]:
+    """Parts of a list of names. A name itself says whether it ends a part, so that a new one changes no other part."""
+    numbers = [int(hashlib.sha256(os.fsencode(name)).hexdigest(), 16) for name in names]
+    ends = sorted({len(names), *(i + 1 for i, number in enumerate(numbers) if number % IMAGES_PER_PART == 0)})
+    return [slice(first, end) for first, end in zip([0, *ends], ends, strict=False)]
 
 
 def resume_learning(
@@ -180,6 +184,8 @@ def resume_learning(
     begun = folder / f"begun-{own_key}.safetensors" if folder is not None and method in RESUMABLE else None
 
     def learn() -> Learned:
+        if verbose and begun is not None and begun.exists():
+            tqdm.write(f"{n_words:,} words as far as they are in '{folder}'", file=sys.stderr)
         compile_learning(np.dtype(np.uint8) if root else descriptors.dtype, method, n_words)  # before the clock runs
         checkpoint: dict[str, Any] = {} if begun is None else {"checkpoint": begun}
         with naming_the_way_out():

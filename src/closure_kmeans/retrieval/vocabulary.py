@@ -34,8 +34,8 @@ CELLS, CELL_ARRAYS = "cells.", ("ids", "starts", "middles", "axes")
 ORTHONORMAL = 1e-9
 # RootSIFT as bytes: values up to 0.5 are told apart, and there is hardly one above.
 ROOT_SCALE = 512
-# Rows that are rooted at a time, and rows whose words are looked for at a time.
-ROWS_AT_A_TIME, ROWS_PER_ASSIGNMENT = 1 << 15, 1 << 18
+# Rows that are rooted at a time, and rows whose words are looked for at a time, or the fewest of them.
+ROWS_AT_A_TIME, ROWS_PER_ASSIGNMENT, FEWEST_ROWS = 1 << 15, 1 << 18, 1 << 8
 # Children of a node of hierarchical k-means.
 BRANCHINGS = range(6, 25)
 
@@ -103,7 +103,7 @@ class Vocabulary:
     def __init__(self, model: BaseKMeans, *, root: bool = True, levels: int = 1, n_nearest: int = 1) -> None:
         check.boolean("root", root)
         check_levels(levels, len(model.levels_) if isinstance(model, HierarchicalKMeans) else 1)
-        check.integer("n_nearest", n_nearest, 1)
+        check_nearest(n_nearest, len(model.cluster_centers_))
         self.model = model
         self.root = root
         self.levels = levels
@@ -123,14 +123,15 @@ class Vocabulary:
         descriptors that the words were learned from to their own.
         """
         n_nearest = self.n_nearest if n_nearest is None else n_nearest
-        check.integer("n_nearest", n_nearest, 1)
+        check_nearest(n_nearest, len(self.model.cluster_centers_))
         rows = np.asarray(descriptors)
         if len(rows) == 0:
             return Words(np.empty((0, self.levels), np.int32), None)
         parts = []
-        with tqdm(total=len(rows), desc="words", unit=" regions", unit_scale=True, disable=not verbose) as bar:
-            for first in range(0, len(rows), ROWS_PER_ASSIGNMENT):
-                block = rows[first : first + ROWS_PER_ASSIGNMENT]
+        at_once = max(FEWEST_ROWS, ROWS_PER_ASSIGNMENT // n_nearest**2)  # several words take many times as long as one
+        with tqdm(total=len(rows), desc="words", unit_scale=True, leave=False, disable=not verbose) as bar:
+            for first in range(0, len(rows), at_once):
+                block = rows[first : first + at_once]
                 parts.append(self._assign(root_bytes(block) if self.root else block, n_nearest))
                 bar.update(len(block))
         weights = [part.weights for part in parts if part.weights is not None]
@@ -160,6 +161,13 @@ def check_levels(levels: int, depth: int) -> None:
     check.integer("levels", levels, 1)
     if levels > depth:
         raise ValueError(f"levels must be at most {depth}, the depth of the tree of words, got {levels}")
+
+
+def check_nearest(n_nearest: int, n_words: int) -> None:
+    """A region can have as many words as there are."""
+    check.integer("n_nearest", n_nearest, 1)
+    if n_nearest > n_words:
+        raise ValueError(f"n_nearest must be at most the number of words, {n_words:,}, got {n_nearest:,}")
 
 
 def check_n_words(n_words: int, n_descriptors: int) -> None:
