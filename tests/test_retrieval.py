@@ -386,7 +386,9 @@ def test_finished_stages_are_taken_up(collection, tmp_path):
     assert not any(tmp_path.iterdir())
     assert resume(FEATURES, tmp_path, "key", lambda: collection) is collection
     assert resume(FEATURES, tmp_path, "key", fail).names == collection.names
+    (tmp_path / ".features-other key.safetensors.0123abcd.safetensors").touch()  # a kill while it was written
     assert resume(FEATURES, tmp_path, "other key", lambda: other) is other
+    assert len(list(tmp_path.iterdir())) == 2
     assert resume(FEATURES, tmp_path, "other key", fail).names == other.names
     assert resume(FEATURES, tmp_path, "key", fail).names == collection.names
     FEATURES.path(tmp_path, "key").rename(WORDS.path(tmp_path, "key"))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 import closure_kmeans
-from closure_kmeans._files import FileFormatError, library, reading
+from closure_kmeans._files import FileFormatError, library, reading, unfinished
 from closure_kmeans._tensors import read_tensors, write_tensors
 from closure_kmeans.retrieval.collection import (
     Collection,
@@ -97,10 +97,16 @@ def find(stage: Stage[Product], folder: Path | None, key: str) -> Product | None
 
 
 def keep(stage: Stage[Product], folder: Path | None, key: str, product: Product) -> None:
-    """Put what was made into the folder, if there is one. A failure is no reason to lose it."""
+    """Put what was made into the folder, if there is one. A failure is no reason to lose it.
+
+    What kills have left behind of it goes.
+    """
     if folder is not None:
+        path = stage.path(folder, key)
         try:
-            stage.save(stage.path(folder, key), product)
+            stage.save(path, product)
+            for leftover in unfinished(path):
+                leftover.unlink(missing_ok=True)
         except OSError as error:
             message = f"{stage.name} are not kept in '{folder}': {os.strerror(error.errno or errno.EIO)}"
             warnings.warn(message, RuntimeWarning, stacklevel=3)
