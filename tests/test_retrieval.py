@@ -1416,7 +1416,7 @@ print([happened.data["dispatcher"].__name__ for _, happened in compiled.buffer])
 @pytest.mark.slow
 def test_nothing_is_compiled_while_the_clock_runs(photos, tmp_path):
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    call = [sys.executable, "-c", TIMED, str(photos), "akm"]
+    call = [sys.executable, "-c", TIMED, str(photos), "akm", "closure"]
     assert subprocess.run(call, check=True, env=environment, capture_output=True, text=True).stdout.strip() == "[]"
 
 
