@@ -95,6 +95,17 @@ def test_the_mean_cosine(X):
     assert mean_cosine(hartigan) == pytest.approx(mean_cosine(euclidean), rel=0.002)
 
 
+@pytest.mark.parametrize("memory_limit", [None, "16MB"])
+def test_small_clusters_of_directions(memory_limit):
+    """They are no worse than those of Euclid, whose centres are then moved to the sphere."""
+    rng = np.random.default_rng(0)
+    middles = normalized(rng.normal(size=(400, 64)))
+    X = normalized(middles[rng.integers(400, size=4000)] + 0.15 * rng.normal(size=(4000, 64)))
+    model = ClosureKMeans(1200, metric="cosine", memory_limit=memory_limit, random_state=0).fit(X)
+    euclidean = ClosureKMeans(1200, random_state=0).fit(X)
+    assert model.inertia_ < 1.002 * spherical_inertia(X, euclidean.labels_, 1200, np.ones(len(X)))
+
+
 def test_cosine_is_the_same_on_any_number_of_threads(X):
     one, two = (ClosureKMeans(200, metric="cosine", random_state=0, n_jobs=n_jobs).fit(X) for n_jobs in (1, 2))
     assert bits(one) == bits(two)

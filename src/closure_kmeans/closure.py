@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +28,24 @@ from closure_kmeans.neighborhoods import Neighborhoods
 from closure_kmeans.partition import RandomPartition
 from closure_kmeans.points import Points, rows_per_block
 
+# Points that undo each other's moves are tried again with one in so many of them.
+PARTS_OF_MOVERS = (2, 4)
+# In clusters of up to so many points on average, more movers than this share of all points should lower the distortion.
+SMALL_CLUSTERS, MANY_MOVERS = 10, 0.05
 # Cluster sizes between which extrapolation sets in: below the first it would empty clusters, above the second it
 # is safe in full.
 EXTRAPOLATE_FROM, EXTRAPOLATE_FULLY = 10, 50
+
+
+class Rule(NamedTuple):
+    """How points move."""
+
+    hartigan: bool  # when that lowers the distortion, the shift of both centres included; or when a centre is nearer
+    part: int = 1  # of the points that would move, a random one in so many does
+    seed: int = 0  # of that choice
+
+
+PLAIN = Rule(hartigan=False)
 
 
 class Reassigned(NamedTuple):
@@ -67,16 +83,27 @@ def cluster_by_closures(
     points up to ``max_size``, and are dearer when they are full.
     Returns the last state and the reason why it is the last, as ``alternate`` does.
     """
-    advance = partial(take_step, points, reassign=partial(reassign or assign_and_update, max_size=max_size))
+    advance = partial(
+        take_step,
+        points,
+        reassign=partial(reassign or assign_and_update, max_size=max_size),
+        many=count_many(len(state.labels), len(state.clusters.sizes)),
+        tol=tol,
+    )
     spare: list[NDArray[Any]] = []  # memory of centres, used again: with many clusters new memory costs a lot
+    numbers = count(n_done + 1)
     too_large = False
 
     def step(state: Clustering) -> Step:
         nonlocal too_large
-        ahead = state.clusters
-        if extrapolate:
-            ahead = extrapolated(state.clusters, state.previous, len(state.labels), threads, spare)
-        outcome = advance(state, ahead, neighborhoods.partitions(), hartigan, threads, spare)
+
+        def look_ahead() -> Clusters:
+            if not extrapolate:
+                return state.clusters
+            return extrapolated(state.clusters, state.previous, len(state.labels), threads, spare)
+
+        rule = Rule(hartigan, seed=next(numbers))
+        outcome = advance(state, look_ahead, neighborhoods.partitions(), rule, threads, spare)
         improved = outcome.state
         if extrapolate:
             previous, unused = state.clusters.centers, state.previous
@@ -113,32 +140,47 @@ def begin(points: Points, labels: NDArray[np.int32], n_clusters: int, threads: T
 def take_step(
     points: Any,
     state: Clustering,
-    ahead: Clusters | None,
+    look_ahead: Callable[[], Clusters | None],
     partitions: list[RandomPartition],
-    hartigan: bool,
+    rule: Rule,
     threads: Threads,
     spare: list[NDArray[Any]],
     reassign: Reassign,
+    many: float = np.inf,
+    tol: float = 0.0,
 ) -> Step:
-    """One assignment to the centres ``ahead``, and one update; the distortion does not rise (theorem 1).
+    """One assignment to the centres ahead, and one update; the distortion does not rise (theorem 1).
 
     With penalties, that is true of the sum of both.
 
-    Points that move together by Hartigan's rule, or towards centres that are not yet there, can in principle raise it:
-    such a step is redone by the paper's rule, which cannot, but for rounding: then nothing moves. The memory of
-    ``ahead``, and other ``spare`` memory, is used again. None is for a ``reassign`` that looks ahead by itself.
+    Points that move together by Hartigan's rule, or towards centres that are not yet there, can undo each other. So if
+    the distortion rises, or if it falls by less than ``tol`` while more than ``many`` points move, the step is redone
+    with a part of those points, and at last by the paper's rule, which cannot raise it, but for rounding: then nothing
+    moves. ``look_ahead`` returns the centres to assign to; their memory, and other ``spare`` memory, is used again.
+    None is for a ``reassign`` that looks ahead by itself.
     """
     n_pairs, n_trees = 0, sum(not partition.open_to_all for partition in partitions)
-    for clusters, rule in ((ahead, hartigan), (state.clusters, False)):
+    parts = (1, *PARTS_OF_MOVERS) if rule.hartigan else (1,)
+    tries = [(look_ahead, rule._replace(part=part)) for part in parts]
+    for look, how in [*tries, (lambda: state.clusters, PLAIN)]:
+        clusters = look()
         last_use = clusters is not state.clusters
-        new = reassign(points, state, clusters, partitions, rule, threads, spare, last_use)
+        new = reassign(points, state, clusters, partitions, how, threads, spare, last_use)
         n_pairs += new.n_pairs
         updated = new.clusters._replace(penalties=state.clusters.penalties)
-        if updated.penalized_inertia <= state.clusters.penalized_inertia:
+        highest = state.clusters.penalized_inertia
+        if new.n_active > many and how.part < parts[-1]:
+            highest *= 1 - tol
+        if updated.penalized_inertia <= highest:
             return Step(Clustering(new.labels, updated), new.n_active, n_pairs, n_trees)
         spare.append(updated.centers)
         del new, updated
     return Step(state, 0, n_pairs, n_trees)
+
+
+def count_many(n_points: int, n_clusters: int) -> float:
+    """How many points, if they move at once, should lower the distortion: in large clusters, any number need not."""
+    return MANY_MOVERS * n_points if n_points <= SMALL_CLUSTERS * n_clusters else np.inf
 
 
 def assign_and_update(
@@ -146,7 +188,7 @@ def assign_and_update(
     state: Clustering,
     clusters: Clusters,
     partitions: list[RandomPartition],
-    hartigan: bool,
+    rule: Rule,
     threads: Threads,
     spare: list[NDArray[Any]],
     last_use: bool,
@@ -157,7 +199,7 @@ def assign_and_update(
     After its ``last_use`` the memory of the centres is spare.
     """
     labels = state.labels
-    new_labels, n_pairs = assign_by_closures(points, clusters, labels, partitions, hartigan, threads)
+    new_labels, n_pairs = assign_by_closures(points, clusters, labels, partitions, rule, threads)
     if max_size is not None:
         admit(labels, new_labels, points.weights, clusters.sizes.copy(), max_size)
     if last_use:
@@ -171,7 +213,7 @@ def assign_by_closures(
     clusters: Clusters,
     labels: NDArray[np.int32],
     partitions: list[RandomPartition],
-    hartigan: bool,
+    rule: Rule,
     threads: Threads,
 ) -> tuple[NDArray[np.int32], int]:
     """The assignment step: each point to the best of the clusters whose closures hold it (section 3.1).
@@ -180,13 +222,39 @@ def assign_by_closures(
     clusters that share a leaf with it, and the best over all partitions is the best of each partition's best.
     Returns the new labels and the number of pairs of point and candidate that were tested.
     """
+    if rule.hartigan and points.spherical:
+        clusters = with_means(clusters, points.mean, threads)
     new_labels = labels.copy()
     scores = np.full(len(labels), np.inf, points.mean.dtype)
     n_pairs = 0
     for partition in partitions:
-        assign = partial(_kernels.assign_leaves, points, clusters, labels, partition, hartigan, new_labels, scores)
+        assign = partial(_kernels.assign_leaves, points, clusters, labels, partition, rule.hartigan, new_labels, scores)
         n_pairs += sum(threads.for_each_block(assign, len(partition.starts) - 1))
+    if rule.part > 1:
+        movers = np.flatnonzero(new_labels != labels)
+        stay = movers[np.random.default_rng([rule.seed, rule.part]).integers(rule.part, size=len(movers)) > 0]
+        new_labels[stay] = labels[stay]
     return new_labels, n_pairs
+
+
+def with_means(clusters: Clusters, mean: NDArray[Any], threads: Threads) -> Clusters:
+    """Directions replaced by the means of their clusters: what points on the sphere move by under Hartigan's rule.
+
+    The mean of a cluster of directions has the length 1 - error / (2 size). By the exact gain of a direction, points
+    that are far from all others prefer the clusters whose sum is shortest. They all move there at once, and undo each
+    other; moves by the means do not, and they lower the spherical distortion further.
+    """
+    lengths = (1 - clusters.errors / (2 * clusters.sizes)).astype(mean.dtype)[:, np.newaxis]
+    centers = empty_rows(clusters.centers.shape, mean.dtype)
+
+    def shorten(first: int, last: int) -> None:
+        some = slice(first, last)
+        np.add(clusters.centers[some], mean, out=centers[some])
+        centers[some] *= lengths[some]
+        centers[some] -= mean
+
+    threads.for_each_block(shorten, len(centers), rows_per_block(centers))
+    return clusters._replace(centers=centers)
 
 
 def extrapolated(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._parallel import Threads
 from closure_kmeans.balance import admit
-from closure_kmeans.closure import Reassigned, assign_by_closures
+from closure_kmeans.closure import Reassigned, Rule, assign_by_closures
 from closure_kmeans.clusters import Clusters, empty_clusters, move_onto_sphere, refill_empty
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.layout import StoredPoints, along, blocks_of, forget, load_slab, sample_rows, slab_memory
@@ -105,7 +105,7 @@ def assign_and_update(
     state: Clustering,
     clusters: Clusters,
     partitions: list[SlabPartition],
-    hartigan: bool,
+    rule: Rule,
     threads: Threads,
     spare: list[NDArray[Any]],
     last_use: bool,
@@ -128,7 +128,7 @@ def assign_and_update(
         rng = np.random.default_rng([partition.seed, number])
         leaves = grow_leaves(points, rng, threads, partition.leaf_size)
         old = np.concatenate([*(labels[piece] for piece in slab.pieces), slab.entered])
-        new, n_tested = assign_by_closures(points, clusters, old, [leaves], hartigan, threads)
+        new, n_tested = assign_by_closures(points, clusters, old, [leaves], rule, threads)
         if max_size is not None:
             admit(old[:size], new[:size], points.weights[:size], sizes, max_size)
         place = 0

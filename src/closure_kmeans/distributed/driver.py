@@ -18,7 +18,7 @@ from closure_kmeans._arrays import largest
 from closure_kmeans._files import reading
 from closure_kmeans._parallel import Threads
 from closure_kmeans.checkpoint import check_identity
-from closure_kmeans.closure import Reassigned, take_step
+from closure_kmeans.closure import PLAIN, Reassigned, Rule, count_many, take_step
 from closure_kmeans.clusters import Clusters, are_copies, move_onto_sphere
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder
@@ -147,7 +147,7 @@ class Driver:
         """The first state, from given centres, of which there may be fewer than clusters."""
         found = (centers - self.layout.mean).astype(self.layout.mean.dtype)
         self._folder.save_tensors(START, "start", {"centers": found, **self._find_near(found)}, {})
-        return self.begin(self._pass(start_partition, 0, ahead=False, hartigan=False), self._n_passes)
+        return self.begin(self._pass(start_partition, 0), self._n_passes)
 
     def note(self, state: Clustering, history: list[Iteration], converged: bool) -> None:
         """Write the centres after an iteration; what only earlier ones needed is removed."""
@@ -179,19 +179,21 @@ class Driver:
 
     # -- an iteration --------------------------------------------------------------------------------------------------
 
-    def step(self, extrapolate: bool, hartigan: bool, spare: list[NDArray[Any]], state: Clustering) -> Step:
+    def step(self, extrapolate: bool, hartigan: bool, tol: float, spare: list[NDArray[Any]], state: Clustering) -> Step:
         """One assignment and one update; the distortion does not rise (theorem 1)."""
         # The way that centres come from the start says little about where they are heading.
         ahead = None if extrapolate and self._iteration > 1 else state.clusters
         return take_step(
             self._points,
             state,
-            ahead,
+            lambda: ahead,
             self.neighborhoods.partitions(),
-            hartigan,
+            Rule(hartigan, seed=self._iteration),
             self._threads,
             spare,
             reassign=self._reassign,
+            many=count_many(int(self.layout.starts[-1]), self._n_clusters),
+            tol=tol,
         )
 
     def _reassign(
@@ -200,7 +202,7 @@ class Driver:
         state: Clustering,
         clusters: Clusters | None,
         partitions: list[FreshLeaves],
-        hartigan: bool,
+        rule: Rule,
         threads: Threads,
         spare: list[NDArray[Any]],
         last_use: bool,
@@ -212,7 +214,7 @@ class Driver:
                 assign_partition,
                 state.labels.version,
                 ahead=clusters is None,
-                hartigan=hartigan,
+                rule=rule,
                 leaf_size=leaves.leaf_size,
                 seed=leaves.seed,
             )
@@ -235,13 +237,13 @@ class Driver:
         old_labels: int,
         *,
         ahead: bool = False,
-        hartigan: bool = False,
+        rule: Rule = PLAIN,
         leaf_size: int = 0,
         seed: int = 0,
     ) -> Iterable[Sums]:
         """Run a task over all partitions; their sums, merged, in fixed order."""
         self._n_passes += 1
-        this_pass = Pass(old_labels, self._n_passes, self._iteration, ahead, hartigan, leaf_size, seed)
+        this_pass = Pass(old_labels, self._n_passes, self._iteration, ahead, rule, leaf_size, seed)
         arguments = [(partition, this_pass) for partition in self._partitions()]
         n_left = count_merged(self._n_clusters, len(self.layout.mean))
         return self._cluster.merge(f"iteration {self._iteration + 1}", task, arguments, merge_sums, n_left)

@@ -263,7 +263,7 @@ verbose
         spare: list[NDArray[Any]] = []
         return alternate(
             state,
-            partial(driver.step, self.extrapolate, self.rule == "hartigan", spare),
+            partial(driver.step, self.extrapolate, self.rule == "hartigan", self.tol, spare),
             n_done=len(record.history),
             max_iter=self.max_iter,
             tol=self.tol,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans._parallel import Threads
-from closure_kmeans.closure import assign_by_closures, reach_of
+from closure_kmeans.closure import Rule, assign_by_closures, reach_of
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.layout import along, blocks_of, load_slab, slab_memory
@@ -48,7 +48,7 @@ class Pass(NamedTuple):
     new_labels: int
     centers: int
     ahead: bool  # whether to look where the centres are heading: those of the version before are read too
-    hartigan: bool
+    rule: Rule
     leaf_size: int
     seed: int
 
@@ -145,7 +145,7 @@ def assign_partition(partition: Partition, this_pass: Pass) -> Sums:
         rng = np.random.default_rng([this_pass.seed, partition.number])
         leaves = grow_leaves(slab, rng, threads, this_pass.leaf_size)
         old = places[np.concatenate([labels, entered])]
-        new, n_pairs = assign_by_closures(slab, clusters, old, [leaves], this_pass.hartigan, threads)
+        new, n_pairs = assign_by_closures(slab, clusters, old, [leaves], this_pass.rule, threads)
         new = new[: len(labels)]
         totals = no_totals(*clusters.centers.shape)
         add_slab(slab, new, totals, threads)
