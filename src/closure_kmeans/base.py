@@ -174,7 +174,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             points, tree = arrange_points(X, weights, n_clusters, self.tree_dims, rng, threads)
             points = points._replace(spherical=self._spherical)
             if checkpoint is not None:
-                checkpoint.check_order(tree.members)
+                checkpoint.check_points(points, tree.members)
                 init = "tree" if checkpoint.saved else init  # what is saved takes its place
             labels = start_labels(init, points, tree, rng, threads)
             outcome = self._cluster(points, labels, rng, record, threads)
