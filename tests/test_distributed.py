@@ -594,6 +594,8 @@ def test_bad_rows(X, threads, tmp_path):
         new_model(threads).fit(tmp_path)
     with pytest.raises(TypeError, match=r"X must hold one of float64, .* for a distributed fit, got int32"):
         new_model(threads).fit(X[:200].astype(np.int32))
+    with pytest.raises(TypeError, match=r"X must be dense, got a sparse csr_array: convert it, with X\.toarray\(\)"):
+        new_model(threads).fit(scipy.sparse.csr_array(X))
     with pytest.raises(ValueError, match="sample_weight must be None"):
         new_model(threads).fit(X[:200], sample_weight=np.ones(200))
     copies = np.repeat(X[:30], 20, axis=0)

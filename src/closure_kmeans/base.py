@@ -132,6 +132,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """
         began = time.perf_counter()
         self._check_parameters()
+        X = check.rows(X)
         rows = self._rows(X)
         weights = self._weights(sample_weight, rows)
         n_clusters, start = self._start()
@@ -395,8 +396,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     def _check(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self, "cluster_centers_")
-        checked = validate_data(self, check.native(X), dtype=check.DTYPES, reset=False, ensure_all_finite=False)
-        rows = _side_by_side(checked)
+        given = check.native(check.rows(X))
+        rows = _side_by_side(validate_data(self, given, dtype=check.DTYPES, reset=False, ensure_all_finite=False))
         check.finite(rows)
         return unit_rows(rows) if self._spherical else rows
 

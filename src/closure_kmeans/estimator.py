@@ -434,6 +434,8 @@ class ClosureKMeans(BaseKMeans):
         >>> in_coarse = coarse.parents[fine.parents[model.labels_]]  # of each row
         """
         check_is_fitted(self, "cluster_centers_")
+        if not np.iterable(levels):
+            raise TypeError(f"levels must be a sequence of integers, such as [{levels}], got {levels!r}")
         centers, sizes = np.asarray(self.cluster_centers_), np.asarray(self.cluster_sizes_)
         hierarchy: list[Level] = []
         for n_clusters in levels:
