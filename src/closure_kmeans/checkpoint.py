@@ -196,7 +196,7 @@ def check_environment(what: str, saved: dict[str, str], own: dict[str, str], new
     differences = _differences(saved, own)
     if differences:
         raise FileFormatError(
-            f"{what} would not end in the same bits here: {differences}. Resume it where it was begun, or {new_fit}"
+            f"{what} may not end in the same bits here: {differences}. Resume it where it was begun, or {new_fit}"
         )
 
 
