@@ -112,7 +112,7 @@ def test_one_row():
         (X.astype(complex), ValueError, "Complex data not supported"),
         (np.array([["a", "b"]] * 5), ValueError, "could not convert string to float"),
         (np.array([[{}, 1]] * 5, dtype=object), TypeError, "must be a string or a real number"),
-        (scipy.sparse.csr_array(X), TypeError, "Sparse data was passed"),
+        (scipy.sparse.csr_array(X), TypeError, r"X must be dense, got a sparse csr_array: convert it, with X\.toarray"),
         (None, ValueError, "Expected 2D array, got scalar array instead|contains NaN|must not contain NaN"),
     ],
     ids=str.split("vector scalar cube ragged complex strings objects sparse none"),
@@ -120,6 +120,54 @@ def test_one_row():
 @every_estimator
 def test_rows_of_the_wrong_kind(rows, error, match, kind):
     refuses(error, match, rows, kind=kind)
+
+
+def of_package(module, name="Dataset", bases=(), **members):
+    """An object of a class as a library has it that need not be installed."""
+    return type(name, bases, {"__module__": module} | members)()
+
+
+class Lines(list):
+    """A column that is read as a sequence."""
+
+    __module__ = "datasets.arrow_dataset"
+
+
+def test_what_holds_rows_but_is_no_array(tmp_path):
+    loader = of_package("torch.utils.data.dataloader", "DataLoader", __iter__=lambda _: iter([X]))
+    inherited = of_package("__main__", "Mine", (type(loader),))
+    for rows, message in (
+        (
+            "rows.npy",
+            r"X must be an array of rows, got the path 'rows\.npy': pass .*vectors\.open_vectors\('rows\.npy'\)",
+        ),
+        (tmp_path / "rows.npy", "got the path '.*rows.npy': pass"),
+        (of_package("datasets.arrow_dataset", shape=(20, 2)), r"got a datasets\.Dataset: pass one column as an array"),
+        (of_package("lance.dataset", "LanceDataset"), r"got a lance\.LanceDataset: pass .*columns=\['vector'\]"),
+        (loader, r"got a torch\.DataLoader: pass all rows in one tensor"),
+        (inherited, r"got a torch\.Mine: pass all rows in one tensor"),
+    ):
+        refuses(TypeError, message, rows)
+        refuses(TypeError, message, rows, memory_limit="100MB")
+    np.testing.assert_array_equal(ClosureKMeans(4, random_state=0).fit(Lines(X.tolist())).labels_.shape, (20,))
+
+
+def test_files_of_hdf5_and_tables_of_arrow(tmp_path):
+    h5py, pyarrow = pytest.importorskip("h5py"), pytest.importorskip("pyarrow")
+    with h5py.File(tmp_path / "rows.hdf5", "w") as file:
+        file["train"] = X
+        refuses(TypeError, r"got a h5py\.File: pass one data set in it, such as X\['train'\]", file)
+        refuses(TypeError, r"got a h5py\.Group: pass", file.create_group("group"))
+        expected = ClosureKMeans(4, random_state=0).fit(X).labels_
+        np.testing.assert_array_equal(ClosureKMeans(4, random_state=0).fit(file["train"]).labels_, expected)
+    lists = pyarrow.FixedSizeListArray.from_arrays(X.ravel(), 3)
+    table = pyarrow.table({"vector": lists, "id": range(20)})
+    message = r"got a pyarrow\.{}: pass one column of lists as an array, by np\.stack\(column\.to_numpy\(\)\)"
+    for rows in (table, table["vector"], lists):
+        refuses(TypeError, message.format(type(rows).__name__), rows)
+    np.testing.assert_array_equal(np.stack(table["vector"].to_numpy()), X)
+    numbers = pyarrow.table({name: X[:, i] for i, name in enumerate("abc")})
+    np.testing.assert_array_equal(ClosureKMeans(4, random_state=0).fit(numbers).labels_, expected)
 
 
 def test_memory_that_will_not_suffice(monkeypatch):
@@ -152,8 +200,10 @@ def test_rows_to_predict(kind):
             method(X[:, :2])
         with pytest.raises(ValueError, match="X must not contain NaN or infinity, but row"):
             method(with_value(np.nan))
-        with pytest.raises(TypeError, match="Sparse data was passed"):
+        with pytest.raises(TypeError, match="X must be dense, got a sparse csr_array"):
             method(scipy.sparse.csr_array(X))
+        with pytest.raises(TypeError, match=r"got the path 'rows\.npy': pass .*open_vectors\('rows\.npy'\)"):
+            method("rows.npy")
         with pytest.raises(NotFittedError):
             getattr(kind(), method.__name__)(X)
 

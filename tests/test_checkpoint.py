@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,10 @@ from mutations import read_mutated
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from closure_kmeans import ClosureKMeans, _files, load
+import closure_kmeans
+from closure_kmeans import ClosureKMeans, _environment, _files, load
 from closure_kmeans._tensors import KEY
-from closure_kmeans.checkpoint import _checksum
+from closure_kmeans.checkpoint import _checksum, read_centers, read_progress
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.vectors import FileFormatError
 
@@ -141,7 +143,7 @@ def test_other_parameters_are_named(change, message, tmp_path):
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
 
 
-def test_other_data_is_named(tmp_path, monkeypatch):
+def test_other_data_is_named(tmp_path):
     X = load_sift()[:1500]
     model(checkpoint=tmp_path, max_iter=2).fit(X)
     again = model(checkpoint=tmp_path)
@@ -153,9 +155,66 @@ def test_other_data_is_named(tmp_path, monkeypatch):
         again.fit(X[::-1])
     with pytest.raises(FileFormatError, match="sample_weight was"):
         again.fit(X, sample_weight=np.arange(1, 1501))
-    monkeypatch.setattr("closure_kmeans.__version__", "9.9")
-    with pytest.raises(FileFormatError, match=r"version was '.*' and is '9\.9'"):
-        again.fit(X)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("numba.config.CPU_NAME", "generic", r"processor was '.*' and is 'generic \(.*\), instructions "),
+        ("numpy.show_config", lambda mode: {}, "processor was '.*, instructions .*' and is '.*, instructions "),
+        ("closure_kmeans._environment.blas_libraries", list, "BLAS was '.*' and is 'unknown'"),
+        ("closure_kmeans.__version__", "9.9", r"closure_kmeans was '.*' and is '9\.9'"),
+        ("sklearn.__version__", "9.9", r"sklearn was '.*' and is '9\.9'"),
+    ],
+    ids=str.split("processor instructions BLAS version library"),
+)
+def test_other_bits_than_elsewhere_are_an_error(name, value, message, tmp_path, monkeypatch):
+    X = load_sift()[:1500]
+    begun = model(checkpoint=tmp_path, max_iter=2).fit(X)
+    before = (tmp_path / "checkpoint.safetensors").read_bytes()
+    monkeypatch.setattr(name, value)
+    with pytest.raises(FileFormatError, match=f"may not end in the same bits here: {message}") as refused:
+        model(checkpoint=tmp_path).fit(X)
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
+    advice = re.search(
+        r"start another fit from its centres: init=(.*), and a checkpoint elsewhere$", str(refused.value)
+    )
+    centers = eval(advice[1], {"closure_kmeans": closure_kmeans})
+    np.testing.assert_array_equal(centers, begun.cluster_centers_)
+    gone_on = model(init=centers, checkpoint=tmp_path / "elsewhere").fit(X)
+    assert gone_on.inertia_ < begun.inertia_
+
+
+def test_a_blas_that_another_package_has_loaded_does_not_matter(monkeypatch):
+    own = _environment.environment()
+    libraries = _environment.blas_libraries()
+    other = {"internal_api": "mkl", "version": "2024", "filepath": "/lib/site-packages/torch/lib/libmkl.so"}
+    monkeypatch.setattr(_environment, "blas_libraries", lambda: [*libraries, other])
+    assert _environment.environment() == own
+    system = other | {"filepath": "/usr/lib/libmkl.so"}
+    monkeypatch.setattr(_environment, "blas_libraries", lambda: [system])
+    assert _environment.environment() == own | {"BLAS": "mkl 2024"}
+
+
+def test_centers_of_a_damaged_checkpoint(tmp_path):
+    path = tmp_path / "fit.safetensors"
+    model(checkpoint=path, max_iter=1).fit(load_sift()[:500])
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(FileFormatError, match="is damaged: its checksum"):
+        read_centers(path)
+
+
+def test_a_checkpoint_of_an_older_format(tmp_path):
+    path = tmp_path / "fit.safetensors"
+    X = load_sift()[:500]
+    model(checkpoint=path, max_iter=1).fit(X)
+    edited(path, format=1)
+    message = r"'checkpoint', format 2, but is format 1: only the version of closure-kmeans that wrote it reads it"
+    for read in (lambda path: model(checkpoint=path).fit(X), read_centers, read_progress):
+        with pytest.raises(FileFormatError, match=message):
+            read(path)
 
 
 def test_another_order_of_the_points_is_noticed(tmp_path, monkeypatch):
@@ -164,7 +223,7 @@ def test_another_order_of_the_points_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "closure_kmeans.points.principal_axes", lambda sample, n_axes, _: np.eye(128, n_axes, dtype="f")
     )
-    with pytest.raises(FileFormatError, match="cannot be resumed here: the points come in another order"):
+    with pytest.raises(FileFormatError, match="cannot be resumed here: the points come in another order or about"):
         model(checkpoint=tmp_path).fit(X)
 
 
@@ -175,11 +234,12 @@ def test_bad_paths(tmp_path):
     with pytest.raises(ValueError, match="checkpoint_every must be at least 0, got -1"):
         model(checkpoint=tmp_path, checkpoint_every=-1).fit(X)
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file"):
+    message = r"checkpoint must be a folder, or a file whose name ends in \.safetensors, got the file '.*file'"
+    with pytest.raises(NotADirectoryError, match=message):
         model(checkpoint=tmp_path / "file").fit(X)
     fitted = model(max_iter=1).fit(X)
     fitted.save(tmp_path / "model.safetensors")
-    with pytest.raises(FileFormatError, match="must be 'checkpoint', format 1, but is 'model', format 1"):
+    with pytest.raises(FileFormatError, match="must be 'checkpoint', but is 'model'"):
         model(checkpoint=tmp_path / "model.safetensors").fit(X)
 
 
@@ -205,10 +265,11 @@ def test_leftovers_of_a_kill_are_removed(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [*others, "checkpoint.safetensors"]
 
 
-def edited(path, **changes):
+def edited(path, *, format=None, **changes):
     """The same checkpoint with other arrays, and a checksum that fits."""
     with safe_open(path, "np") as file:
         facts = json.loads(file.metadata()[KEY])
+        facts["format"] = format or facts["format"]
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     arrays |= {name: np.ascontiguousarray(change(np.array(arrays[name]))) for name, change in changes.items()}
     save_file(arrays, path, {KEY: json.dumps(facts | {"checksum": _checksum(arrays)})})
@@ -221,6 +282,7 @@ def edited(path, **changes):
         ("default", "state.labels", lambda a: a[1:], r"labels must be \(1500,\) int32, but is \(1499,\) int32"),
         ("default", "state.clusters.centers", lambda a: a[:, 1:], "clusters.centers must be"),
         ("default", "state.previous", lambda a: a.astype(np.float64), "previous must be"),
+        ("default", "mean", lambda a: a + 1, "the points come in another order or about another mean"),
         ("default", "neighborhoods.leaf_size", lambda a: 0 * a, "leaves must have at least one point, got 0"),
         (
             "paper",

@@ -205,7 +205,7 @@ def test_fit_from_standard_input(here):
     np.testing.assert_array_equal(labels, ClosureKMeans(30, random_state=0).fit(load_sift()[:2000]).labels_)
 
 
-def test_fit_is_resumed(run, here):
+def test_fit_is_resumed(run, here, monkeypatch):
     arguments = ("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "--checkpoint", "ck/")
     assert run(*arguments, "--max-iter", 3, "--resume").exit_code == 0
     refused = run(*arguments)
@@ -214,6 +214,14 @@ def test_fit_is_resumed(run, here):
     other = run(*arguments[:3], 31, *arguments[4:], "--resume")
     assert other.exit_code == 1
     assert "is of another fit: n_clusters was 30 and is 31" in other.output
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("numba.config.CPU_NAME", "generic")
+        refused = run(*arguments, "--resume")
+        assert refused.exit_code == 1
+        assert "may not end in the same bits here: processor was" in refused.output
+    from_its_centers = run("fit", "rows.u8bin", "-k", 30, "-o", "other.safetensors", "--init", "ck/", "--max-iter", 1)
+    assert from_its_centers.exit_code == 0
+    assert load("other.safetensors").inertia_ < json.loads(run("info", "ck", "--json").stdout)["inertia"]
     resumed = run(*arguments, "--resume")
     assert resumed.exit_code == 0
     assert "going on after iteration 3 of 'ck/checkpoint.safetensors'" in resumed.output.replace("\\", "/")
@@ -498,7 +506,7 @@ def test_export(run, here):
         (
             "fit rows.u8bin -k 3 -o a.safetensors --init half.npy",
             2,
-            "'half.npy' must be tree, random, a model, or a file",
+            "'half.npy' must be tree, random, a model, a file",
         ),
         (
             "fit rows.u8bin -k 3 -o a.safetensors --checkpoint rows.u8bin",

@@ -14,16 +14,18 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
+import scipy.sparse
 from click.testing import CliRunner
 from sklearn.base import clone
 
 import closure_kmeans
 from closure_kmeans import ClosureKMeans
+from closure_kmeans._environment import environment
 from closure_kmeans._parallel import Threads
 from closure_kmeans.cli import main as commands
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans, layout, passes
-from closure_kmeans.distributed.cluster import MERGED_TOGETHER, local_cluster, plan_merges
+from closure_kmeans.distributed.cluster import MERGED_TOGETHER, Cluster, local_cluster, plan_merges
 from closure_kmeans.distributed.driver import FEWEST_MERGED, MERGED_BYTES, count_merged
 from closure_kmeans.distributed.files import FIT, fit_folder, shared_folder
 from closure_kmeans.slabs import Totals, nearest_cells
@@ -307,6 +309,25 @@ def test_many_kills():
     assert kills.kill_drivers(5)["n_same"] == 5
 
 
+def test_a_fit_is_not_resumed_where_it_would_end_in_other_bits(X, threads, tmp_path, monkeypatch):
+    new_model(threads, storage=tmp_path, max_iter=1).fit(X)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
+    monkeypatch.setattr("numba.config.CPU_NAME", "generic")
+    message = "may not end in the same bits here: processor was '.*' and is 'generic .*or remove it to begin anew"
+    with pytest.raises(ValueError, match=message):
+        new_model(threads, storage=tmp_path).fit(X)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == before
+
+
+def test_the_processors_of_all_workers_count():
+    class Client:
+        def run(self, task, on_error):
+            return {"first": task(), "second": task() | {"processor": "other"}}
+
+    everywhere = Cluster(Client(), verbose=0).environment()
+    assert everywhere == environment() | {"processor": " and ".join(sorted([environment()["processor"], "other"]))}
+
+
 DRIVER = """
 import os, signal, sys
 from closure_kmeans.datasets import load_sift
@@ -573,6 +594,8 @@ def test_bad_rows(X, threads, tmp_path):
         new_model(threads).fit(tmp_path)
     with pytest.raises(TypeError, match=r"X must hold one of float64, .* for a distributed fit, got int32"):
         new_model(threads).fit(X[:200].astype(np.int32))
+    with pytest.raises(TypeError, match=r"X must be dense, got a sparse csr_array: convert it, with X\.toarray\(\)"):
+        new_model(threads).fit(scipy.sparse.csr_array(X))
     with pytest.raises(ValueError, match="sample_weight must be None"):
         new_model(threads).fit(X[:200], sample_weight=np.ones(200))
     copies = np.repeat(X[:30], 20, axis=0)
@@ -677,8 +700,8 @@ def test_sums_are_merged():
 def test_our_workers_keep_freed_memory(processes):
     """What they keep is read by the C library as a process starts."""
     environments = processes.run(lambda: Path("/proc/self/environ").read_text()) if sys.platform == "linux" else {}
-    for environment in environments.values():
-        assert "MALLOC_MMAP_THRESHOLD_=33554432" in environment.split("\0")
+    for variables in environments.values():
+        assert "MALLOC_MMAP_THRESHOLD_=33554432" in variables.split("\0")
 
 
 def test_nobody_else_can_reach_our_workers():

@@ -268,6 +268,8 @@ def test_levels_must_shrink(X):
         model.hierarchy([5, 6])
     with pytest.raises(TypeError, match=r"levels must be an integer, got 2\.5"):
         model.hierarchy([2.5])
+    with pytest.raises(TypeError, match=r"levels must be a sequence of integers, such as \[5\], got 5"):
+        model.hierarchy(5)
 
 
 def test_sizes(X):

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib import import_module
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from sklearn.exceptions import NotFittedError
 
 import closure_kmeans
-from closure_kmeans import ClosureKMeans, load, quantizer
+from closure_kmeans import ClosureKMeans, load, quantizer, storage
 from closure_kmeans._files import unfinished
 from closure_kmeans._tensors import KEY
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
@@ -201,16 +202,26 @@ def _edited(path, arrays=None, **facts):
     return path
 
 
+FITTED = {"inertia_": 1.0, "n_iter_": 3, "stopped_by_": "converged"}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "must be 'model', format 1, but is 'model', format 2"),
-        ({"kind": "checkpoint"}, "must be 'model', format 1, but is 'checkpoint', format 1"),
+        ({"format": 2}, "must be 'model', format 1, but is format 2: only the version of closure-kmeans that wrote it"),
+        ({"kind": "checkpoint"}, "must be 'model', but is 'checkpoint'"),
         ({"class": "os.system"}, "must hold a model of this library, but holds a 'os.system'"),
         ({"class": "Iteration"}, "must hold a model of this library, but holds a 'Iteration'"),
         ({"parameters": {"n_clusters": -1}}, "n_clusters must be at least 1, got -1"),
         ({"parameters": {"other": 1}}, "unexpected keyword argument 'other'"),
-        ({"attributes": {}}, "cannot be read as a model: 'n_features_in_'"),
+        ({"attributes": {}}, "cannot be read as a model: 'inertia_'"),
+        ({"attributes": FITTED | {"inertia_": "low"}}, "inertia_ must be a number, got 'low'"),
+        ({"attributes": FITTED | {"inertia_": True}}, "inertia_ must be a number, got True"),
+        ({"attributes": FITTED | {"inertia_": float("nan")}}, "inertia_ must be at least 0, got nan"),
+        ({"attributes": FITTED | {"n_iter_": 2.5}}, "n_iter_ must be an integer, got 2.5"),
+        ({"attributes": FITTED | {"stopped_by_": 1}}, "must hold stopped_by_ as a text, but it is 1"),
+        ({"attributes": FITTED | {"n_features_in_": "8"}}, "must have centres of 8 features, but they have 8"),
+        ({"attributes": FITTED, "arrays": {"inertia_": np.ones(2)}}, "inertia_ must be a number"),
         ({"attributes": {"n_features_in_": 9}}, "must have centres of 9 features, but they have 8"),
         ({"attributes": {"n_features_in_": 8, "predict": 1}}, "must hold fitted attributes, but holds 'predict'"),
         ({"attributes": {"n_features_in_": 8, "__class__": 1}}, "must hold fitted attributes, but holds '__class__'"),
@@ -228,6 +239,102 @@ def test_bad_contents(model, path, change, message):
     model.save(path)
     with pytest.raises(FileFormatError, match=message):
         load(_edited(path, **change))
+
+
+# Of all estimators, the parameters that describe a model; a new one belongs here or in ``storage.RUNNING``.
+DESCRIBING = {
+    "adaptive",
+    "branching",
+    "canopy_dims",
+    "column",
+    "depth",
+    "extrapolate",
+    "init",
+    "leaf_size",
+    "loose",
+    "max_iter",
+    "max_size",
+    "max_trees",
+    "memory_limit",
+    "metric",
+    "min_fall",
+    "n_candidates",
+    "n_clusters",
+    "n_partitions",
+    "n_trees",
+    "neighborhoods",
+    "random_state",
+    "refined",
+    "rule",
+    "target_accuracy",
+    "tight",
+    "tol",
+    "tree_dims",
+}
+ESTIMATORS = [
+    getattr(module, name)
+    for module in map(import_module, storage.HOMES)
+    for name in module.__all__
+    if hasattr(getattr(module, name), "save")
+]
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_every_parameter_either_describes_the_model_or_says_how_to_run(kind):
+    names = set(kind().get_params(deep=False))
+    assert names - DESCRIBING == names & set(storage.RUNNING)
+    assert set(storage.plain_parameters(kind().set_params(**dict.fromkeys(names, 1)))) == names & DESCRIBING
+
+
+def test_no_parameter_is_classified_that_is_none():
+    names = set().union(*(kind().get_params(deep=False) for kind in ESTIMATORS))
+    assert names == DESCRIBING | set(storage.RUNNING)
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_a_file_does_not_say_how_to_run(kind, model, rows, path, tmp_path):
+    """A crafted file would otherwise make a later fit write where its author wanted."""
+    if kind is HierarchicalKMeans:
+        saved = kind(branching=2, depth=1, max_iter=1).fit(rows)
+    else:
+        saved = kind(50)
+        vars(saved).update((name, value) for name, value in vars(model).items() if name not in saved.get_params())
+    defaults = kind().get_params(deep=False)
+    running = {name: str(tmp_path / "there") for name in defaults if name in storage.RUNNING}
+    saved.set_params(**running).save(path)
+    assert b"there" not in path.read_bytes()
+    with safe_open(path, "np") as file:
+        parameters = json.loads(file.metadata()[KEY])["parameters"]
+    loaded = load(_edited(path, parameters=parameters | running | {"max_iter": 7, "random_state": [1]}))
+    assert loaded.get_params(deep=False) == defaults | parameters | {"max_iter": 7, "random_state": None}
+
+
+class Series:
+    """Rows as a polars Series of arrays has them: of one dimension, and as an array of two."""
+
+    def __init__(self, rows):
+        self._rows = rows
+        self.shape = rows.shape[:1]
+
+    def __len__(self):
+        return len(self._rows)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self._rows, dtype)
+
+
+def test_rows_that_do_not_tell_their_width(rows, path):
+    saved = ClosureKMeans(5, random_state=0).fit(rows[:, :3]).fit(Series(rows))
+    assert saved.n_features_in_ == 8
+    assert ClosureKMeans(5, random_state=0, memory_limit="100MB").fit(Series(rows)).n_features_in_ == 8
+    np.testing.assert_array_equal(saved.predict(Series(rows)), saved.predict(rows))
+    saved.save(path)
+    for fitted in (saved, load(path)):
+        with pytest.raises(ValueError, match="X has 7 features, but ClosureKMeans is expecting 8"):
+            fitted.predict(rows[:, :7])
+    older = load(_edited(path, attributes=FITTED))  # which could not be loaded
+    assert older.n_features_in_ == 8
+    np.testing.assert_array_equal(older.predict(rows), saved.predict(rows))
 
 
 READ = """

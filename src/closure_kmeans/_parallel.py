@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from importlib import import_module
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -129,6 +129,11 @@ def _blas() -> ThreadpoolController:
     """The libraries that multiply for us, looked for once: that takes longer than to search a few rows."""
     import_module("scipy.linalg.cython_blas")  # compiled code calls it
     return ThreadpoolController()
+
+
+def blas_libraries() -> list[dict[str, Any]]:
+    """What is known of each of these libraries: its ``internal_api``, ``version``, ``filepath`` and more."""
+    return [library for library in _blas().info() if library["user_api"] == "blas"]
 
 
 def _limit_blas() -> Callable[[], None]:

@@ -20,8 +20,9 @@ from closure_kmeans._files import FileFormatError, file_size, replacing
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
 KEY = "closure_kmeans"
-# Raised when older readers would misunderstand a file.
-FORMAT = 1
+# By the kind of file, raised when older readers would misunderstand a file or newer ones lack something in it.
+FORMATS = {"checkpoint": 2, "centers": 2}
+FIRST_FORMAT = 1  # of all other kinds
 # The names that the format has for the types that we write, wide ones first: so all values are aligned in the file.
 DTYPES = {"I64": "<i8", "F64": "<f8", "F32": "<f4", "I32": "<i4", "F16": "<f2", "U16": "<u2", "I8": "|i1", "U8": "|u1"}
 _KINDS = {np.dtype(code): kind for kind, code in DTYPES.items()}
@@ -33,7 +34,7 @@ Arrays = dict[str, NDArray[Any]]
 
 def write_tensors(path: Path, kind: str, arrays: Arrays, facts: dict[str, Any]) -> None:
     """Write a file, whole or not at all."""
-    text = json.dumps(facts | {"kind": kind, "format": FORMAT}, sort_keys=True, default=_plain)
+    text = json.dumps(facts | {"kind": kind, "format": FORMATS.get(kind, FIRST_FORMAT)}, sort_keys=True, default=_plain)
     kinds = {name: _KINDS[array.dtype] for name, array in arrays.items()}
     names = sorted(arrays, key=lambda name: (list(DTYPES).index(kinds[name]), name))
     ends = np.cumsum([arrays[name].nbytes for name in names]).tolist()
@@ -58,9 +59,13 @@ def _plain(value: Any) -> Any:
 def read_facts(path: Path, kind: str) -> dict[str, Any]:
     """Read the facts of a file of a kind. What is wrong with it may be raised in any form."""
     facts = read_any_facts(path)
-    if facts["format"] != FORMAT or facts["kind"] != kind:
+    if facts["kind"] != kind:
+        raise FileFormatError(f"'{path}' must be '{kind}', but is '{facts['kind']}'")
+    known = FORMATS.get(kind, FIRST_FORMAT)
+    if facts["format"] != known:
         raise FileFormatError(
-            f"'{path}' must be '{kind}', format {FORMAT}, but is '{facts['kind']}', format {facts['format']}"
+            f"'{path}' must be '{kind}', format {known}, but is format {facts['format']}: "
+            "only the version of closure-kmeans that wrote it reads it"
         )
     return facts
 

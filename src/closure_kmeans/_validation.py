@@ -6,10 +6,12 @@ import math
 import numbers
 import os
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 
@@ -23,6 +25,15 @@ DTYPES = (np.float64, np.float32, np.float16, np.uint8, np.int8)
 
 # Point and cluster ids are 32 bits wide.
 MAX_ROWS = 2**31 - 1
+
+# How to get rows from an object that holds them but is no array, by the package of its class.
+ROWS_IN = {
+    "datasets": "one column as an array, such as X.with_format('numpy')[:]['embedding']",
+    "h5py": "one data set in it, such as X['train']",
+    "lance": "one column as an array, such as np.stack(X.to_table(columns=['vector'])['vector'].to_numpy())",
+    "pyarrow": "one column of lists as an array, by np.stack(column.to_numpy())",
+    "torch": "all rows in one tensor, such as torch.cat of the batches",
+}
 
 
 def parameters(model: BaseKMeans) -> None:
@@ -44,6 +55,35 @@ def dtype(value: Any, fit: str) -> None:
     if value not in DTYPES:
         allowed = ", ".join(np.dtype(dtype).name for dtype in DTYPES)
         raise TypeError(f"X must hold one of {allowed} {fit}, got {value}")
+
+
+def rows(X: Any) -> Any:
+    """An array of rows, or what NumPy makes one of: not a path, nor an object that holds rows among other things.
+
+    A polars Series of arrays has one dimension, as an array it has two: scikit-learn would not find its width.
+    """
+    if isinstance(X, str | os.PathLike):
+        path = os.fspath(X)
+        raise TypeError(
+            f"X must be an array of rows, got the path {path!r}: pass closure_kmeans.vectors.open_vectors({path!r})"
+        )
+    if issparse(X):
+        raise TypeError(f"X must be dense, got a sparse {type(X).__name__}: convert it, with X.toarray()")
+    packages = (kind.__module__.partition(".")[0] for kind in type(X).__mro__)
+    package = next((package for package in packages if package in ROWS_IN), None)
+    if package is not None and not _becomes_an_array(X):
+        raise TypeError(f"X must be an array of rows, got a {package}.{type(X).__name__}: pass {ROWS_IN[package]}")
+    if hasattr(X, "__array__") and not isinstance(getattr(X, "dtype", None), np.dtype):
+        return X if len(getattr(X, "shape", ())) == 2 else np.asarray(X)
+    return X
+
+
+def _becomes_an_array(X: Any) -> bool:
+    """Whether NumPy makes numbers of an object of another library, and not one object of each row."""
+    if not hasattr(X, "__array__"):
+        return isinstance(X, Sequence)
+    types = X.schema.types if hasattr(X, "schema") else [getattr(X, "type", None)]
+    return not any(getattr(kind, "num_fields", 0) for kind in types)  # Arrow's lists
 
 
 def native(X: ArrayLike) -> ArrayLike:
@@ -189,11 +229,11 @@ def labels(name: str, value: ArrayLike, n_rows: int, n_clusters: int) -> NDArray
 
 def rows_and_centers(X: ArrayLike, centers: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     """Rows and centres of one width; the centres in the precision of the rows."""
-    rows = check_array(X, dtype=DTYPES, order="C", input_name="X")
-    middles = check_array(centers, dtype=precision(rows.dtype), order="C", input_name="centers")
-    if middles.shape[1] != rows.shape[1]:
-        raise ValueError(f"centers must have {rows.shape[1]} features like X, got {middles.shape[1]}")
-    return rows, middles
+    checked = check_array(rows(X), dtype=DTYPES, order="C", input_name="X")
+    middles = check_array(centers, dtype=precision(checked.dtype), order="C", input_name="centers")
+    if middles.shape[1] != checked.shape[1]:
+        raise ValueError(f"centers must have {checked.shape[1]} features like X, got {middles.shape[1]}")
+    return checked, middles
 
 
 def weights_like(sample_weight: ArrayLike, rows: NDArray[Any]) -> NDArray[np.float64]:

@@ -132,6 +132,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """
         began = time.perf_counter()
         self._check_parameters()
+        X = check.rows(X)
         rows = self._rows(X)
         weights = self._weights(sample_weight, rows)
         n_clusters, start = self._start()
@@ -174,7 +175,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             points, tree = arrange_points(X, weights, n_clusters, self.tree_dims, rng, threads)
             points = points._replace(spherical=self._spherical)
             if checkpoint is not None:
-                checkpoint.check_order(tree.members)
+                checkpoint.check_points(points, tree.members)
                 init = "tree" if checkpoint.saved else init  # what is saved takes its place
             labels = start_labels(init, points, tree, rng, threads)
             outcome = self._cluster(points, labels, rng, record, threads)
@@ -395,8 +396,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     def _check(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self, "cluster_centers_")
-        checked = validate_data(self, check.native(X), dtype=check.DTYPES, reset=False, ensure_all_finite=False)
-        rows = _side_by_side(checked)
+        given = check.native(check.rows(X))
+        rows = _side_by_side(validate_data(self, given, dtype=check.DTYPES, reset=False, ensure_all_finite=False))
         check.finite(rows)
         return unit_rows(rows) if self._spherical else rows
 

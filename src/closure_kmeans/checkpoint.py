@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-import closure_kmeans
+from closure_kmeans._environment import environment
 from closure_kmeans._files import FileFormatError, reading, unfinished
 from closure_kmeans._tensors import Arrays, read_facts, read_tensors, write_tensors
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.iteration import Clustering, Iteration
 from closure_kmeans.neighborhoods import Neighborhoods
-from closure_kmeans.points import hash_rows
+from closure_kmeans.points import Points, hash_rows
 from closure_kmeans.storage import plain_parameters
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ DIGESTED_ROWS = 1 << 20
 class Saved(NamedTuple):
     """A fit after some iteration."""
 
-    arrays: Arrays  # the state and the neighbourhoods
+    arrays: Arrays  # the state, the neighbourhoods and the mean, which the centres are relative to
     generator: dict[str, Any]
     history: list[Iteration]
     converged: bool
@@ -74,6 +74,7 @@ class Checkpoint:
         self._written = time.monotonic()
         self._noted: Saved | None = None
         self._order: str | None = None
+        self._environment = environment()
         self._prepare_folder()
         if self.path.exists():
             with reading(self.path, "a checkpoint"):
@@ -94,6 +95,10 @@ class Checkpoint:
     def _prepare_folder(self) -> None:
         """Find out now, and not after an hour, that there is no place to write to; remove what a kill left behind."""
         folder = self.path.parent
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(
+                f"checkpoint must be a folder, or a file whose name ends in {self.path.suffix}, got the file '{folder}'"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(f"checkpoint must be in a folder that can be written to, got '{folder}'")
@@ -102,25 +107,31 @@ class Checkpoint:
 
     def _read(self) -> dict[str, Any]:
         """Read the file; the state of the generator at the beginning."""
-        arrays, facts = read_tensors(self.path, "checkpoint")
-        check_identity(f"the checkpoint '{self.path}'", facts["identity"], self._identity)
-        if _checksum(arrays) != facts["checksum"]:
-            raise FileFormatError(f"'{self.path}' is damaged: its checksum is not that of its values")
+        arrays, facts = _read_sound(self.path)
+        what = f"the checkpoint '{self.path}'"
+        check_identity(what, facts["identity"], self._identity)
+        centers = f"closure_kmeans.checkpoint.read_centers({os.fspath(self.path)!r})"
+        new_fit = f"start another fit from its centres: init={centers}, and a checkpoint elsewhere"
+        check_environment(what, facts["environment"], self._environment, new_fit)
         history = [Iteration(*record) for record in facts["history"]]
         self.saved = Saved(arrays, facts["generator"], history, facts["converged"])
         self._order = facts["order"]
         first: dict[str, Any] = facts["first_generator"]
         return first
 
-    def check_order(self, order: NDArray[np.int32]) -> None:
-        """The points must be in the order that they had."""
+    def check_points(self, points: Points, order: NDArray[np.int32]) -> None:
+        """The points must be in the order that they had, and about the same mean."""
         found = digest(order)
-        if self._order is not None and self._order != found:
-            raise FileFormatError(
-                f"the checkpoint '{self.path}' cannot be resumed here: the points come in another order, "
-                "as on another kind of processor, or with other versions of NumPy or scikit-learn"
-            )
-        self._order = found
+        self._mean = points.mean
+        if self.saved is None:
+            self._order = found
+            return
+        with reading(self.path, "a checkpoint"):
+            if (found, digest(points.mean)) != (self._order, digest(self.saved.arrays["mean"])):
+                raise FileFormatError(
+                    f"the checkpoint '{self.path}' cannot be resumed here: the points come in another order or about "
+                    "another mean, though processor, BLAS and versions are the same"
+                )
 
     def restore(self, state: Clustering, neighborhoods: Neighborhoods, rng: np.random.Generator) -> Clustering:
         """The state as it was, and with it the neighbourhoods and the generator; where nothing is saved, as given."""
@@ -136,7 +147,7 @@ class Checkpoint:
 
     def note(self, state: Clustering, history: list[Iteration], converged: bool) -> None:
         """Told how things stand after an iteration; writes them if it is time to, and the end is not at hand."""
-        arrays = {f"state.{name}": array for name, array in _arrays_of(state).items()}
+        arrays = {"mean": self._mean} | {f"state.{name}": array for name, array in _arrays_of(state).items()}
         arrays |= {f"neighborhoods.{name}": array for name, array in self._neighborhoods.state().items()}
         self._noted = Saved(arrays, dict(self._rng.bit_generator.state), list(history), converged)
         if not converged and time.monotonic() - self._written >= self._every:
@@ -151,6 +162,7 @@ class Checkpoint:
         """Write how the fit stood. A failure is no reason to end it."""
         facts = {
             "identity": self._identity,
+            "environment": self._environment,
             "order": self._order,
             "first_generator": self._first_generator,
             "generator": noted.generator,
@@ -174,22 +186,31 @@ def checkpoint_file(path: str | os.PathLike[str]) -> Path:
 
 def check_identity(what: str, saved: dict[str, Any], own: dict[str, Any]) -> None:
     """What was saved must be of the same fit."""
-    differences = [
-        f"{name} was {saved.get(name)!r} and is {value!r}" for name, value in own.items() if saved.get(name) != value
-    ]
+    differences = _differences(saved, own)
     if differences:
-        raise FileFormatError(f"{what} is of another fit: {'; '.join(differences)}. Remove it to begin anew")
+        raise FileFormatError(f"{what} is of another fit: {differences}. Remove it to begin anew")
+
+
+def check_environment(what: str, saved: dict[str, str], own: dict[str, str], new_fit: str) -> None:
+    """A fit must go on where it ends in the same bits: see ``environment``. ``new_fit`` is what can be done here."""
+    differences = _differences(saved, own)
+    if differences:
+        raise FileFormatError(
+            f"{what} may not end in the same bits here: {differences}. Resume it where it was begun, or {new_fit}"
+        )
+
+
+def _differences(saved: dict[str, Any], own: dict[str, Any]) -> str:
+    return "; ".join(
+        f"{name} was {saved.get(name)!r} and is {value!r}" for name, value in own.items() if saved.get(name) != value
+    )
 
 
 def identify(model: BaseKMeans, init: str | NDArray[Any]) -> dict[str, Any]:
-    """What makes a fit the same fit, but for the data: the version and the parameters."""
+    """What makes a fit the same fit, but for the data: the parameters."""
     parameters = plain_parameters(model)
     del parameters["max_iter"]
-    return {
-        "version": closure_kmeans.__version__,
-        **parameters,
-        "init": init if isinstance(init, str) else f"an array with digest {digest(init)}",
-    }
+    return parameters | {"init": init if isinstance(init, str) else f"an array with digest {digest(init)}"}
 
 
 def fingerprint(model: BaseKMeans, X: NDArray[Any], weights: NDArray[Any], init: str | NDArray[Any]) -> dict[str, Any]:
@@ -229,6 +250,14 @@ def _part(arrays: Arrays, prefix: str) -> Arrays:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
+def _read_sound(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """Read a file whose checksum is that of its arrays."""
+    arrays, facts = read_tensors(path, "checkpoint")
+    if _checksum(arrays) != facts["checksum"]:
+        raise FileFormatError(f"'{path}' is damaged: its checksum is not that of its values")
+    return arrays, facts
+
+
 def _checksum(arrays: Arrays) -> int:
     """A number that a damage to the arrays changes."""
     total = 0
@@ -249,6 +278,7 @@ class Progress(NamedTuple):
     converged: bool
     ended: bool  # for whatever reason; a fit that was killed has not
     identity: dict[str, Any]  # what makes it the same fit: see ``fingerprint``
+    environment: dict[str, str]  # what it ends in the same bits with
 
 
 def read_progress(path: str | os.PathLike[str]) -> Progress:
@@ -257,7 +287,34 @@ def read_progress(path: str | os.PathLike[str]) -> Progress:
     with reading(path, "a checkpoint"):
         facts = read_facts(path, "checkpoint")
         history = [Iteration(*record) for record in facts["history"]]
-        return Progress(history, facts["converged"], facts["ended"], facts["identity"])
+        return Progress(history, facts["converged"], facts["ended"], facts["identity"], facts["environment"])
+
+
+def read_centers(path: str | os.PathLike[str]) -> NDArray[Any]:
+    """Read the centres of a checkpoint, as a start (``init``) for a fit that cannot resume it: on another processor.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        What ``checkpoint`` was.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from closure_kmeans import ClosureKMeans
+    >>> from closure_kmeans.checkpoint import read_centers
+    >>> from closure_kmeans.datasets import load_sift
+    >>> with TemporaryDirectory() as folder:
+    ...     model = ClosureKMeans(100, max_iter=3, checkpoint=folder).fit(load_sift()[:2000])
+    ...     centers = read_centers(folder)
+    >>> bool((centers == model.cluster_centers_).all())
+    True
+    """
+    path = checkpoint_file(path)
+    with reading(path, "a checkpoint"):
+        arrays, _ = _read_sound(path)
+        centers: NDArray[Any] = arrays["state.clusters.centers"] + arrays["mean"]
+        return centers
 
 
 def digest_rows(X: Any) -> str:
@@ -282,4 +339,5 @@ def describe_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
             "converged": progress.converged,
             "bytes": path.stat().st_size,
             **progress.identity,
+            **progress.environment,
         }

@@ -110,8 +110,8 @@ class ClosureKMeans(BaseKMeans):
     checkpoint : str or PathLike, default=None
         A folder, or a file whose name ends in ``.safetensors``, to which the fit is saved from time to time and when
         it ends, be it by an interrupt. A fit that finds itself saved there goes on from where it was, and ends in the
-        same bits as if it had never been stopped. If the data, the parameters or the version are not those of the
-        saved fit, an error says what differs; ``max_iter`` may.
+        same bits as if it had never been stopped. If the data or the parameters are not those of the saved fit, or the
+        processor, the BLAS or a version is another, an error says what differs; ``max_iter`` may.
     checkpoint_every : float, default=60
         Seconds between two checkpoints; 0 saves after every iteration.
     verbose : int, default=0
@@ -352,7 +352,7 @@ class ClosureKMeans(BaseKMeans):
                 threads=threads,
             )
             if checkpoint is not None:
-                checkpoint.check_order(stored.order)
+                checkpoint.check_points(stored.points, stored.order)
                 init = "tree" if checkpoint.saved else init  # what is saved takes its place
             if not isinstance(init, str):
                 labels = slabs.start_labels(init, stored, X, self._spherical, threads)
@@ -434,6 +434,8 @@ class ClosureKMeans(BaseKMeans):
         >>> in_coarse = coarse.parents[fine.parents[model.labels_]]  # of each row
         """
         check_is_fitted(self, "cluster_centers_")
+        if not np.iterable(levels):
+            raise TypeError(f"levels must be a sequence of integers, such as [{levels}], got {levels!r}")
         centers, sizes = np.asarray(self.cluster_centers_), np.asarray(self.cluster_sizes_)
         hierarchy: list[Level] = []
         for n_clusters in levels:

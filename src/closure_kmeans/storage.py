@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import closure_kmeans
+from closure_kmeans import _validation as check
 from closure_kmeans._files import FileFormatError, reading
 from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
 from closure_kmeans.iteration import Iteration
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 HOMES = ("closure_kmeans", "closure_kmeans.baselines", "closure_kmeans.distributed")
 # What only the training data has.
 TRAINING = ("labels_", "history_")
-# How a fit runs, not what it finds: the same model is the same file on any machine.
+# Parameters that say how and where a fit runs, not what it finds: neither written to a file nor taken from one. So the
+# same model is the same file on any machine, and no file decides where a later fit writes or what it connects to.
 RUNNING = (
     "callback",
     "checkpoint",
@@ -33,6 +35,7 @@ RUNNING = (
     "n_jobs",
     "scratch",
     "storage",
+    "storage_options",
     "verbose",
 )
 # What is stored of parameters and attributes; all else (arrays given as a start, generators) is not.
@@ -71,20 +74,20 @@ def pack_model(model: BaseKMeans, *, training: bool = False) -> tuple[Arrays, di
 
 
 def plain_parameters(model: BaseKMeans) -> dict[str, Any]:
-    """The parameters that are plain values, and say what a fit finds."""
-    return {
-        name: value
-        for name, value in model.get_params(deep=False).items()
-        if isinstance(value, PLAIN) and name not in RUNNING
-    }
+    """The parameters that describe a model: plain values that say what a fit finds."""
+    return _describing(model.get_params(deep=False))
+
+
+def _describing(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if isinstance(value, PLAIN) and name not in RUNNING}
 
 
 def load(path: str | os.PathLike[str]) -> BaseKMeans:
     """Load a model that its method ``save`` has written.
 
     It predicts, transforms and scores like the one that was saved, bit for bit. Its centres are memory-mapped. Of the
-    parameters, those that are no plain values (a start given as an array) or say how to run (such as ``n_jobs``,
-    ``verbose``, ``callback``, ``max_time``, ``checkpoint``) have their defaults again.
+    parameters, those that are no plain values (a start given as an array) or say how and where to run (such as
+    ``n_jobs``, ``verbose``, ``callback``, ``max_time``, ``checkpoint``) have their defaults, whatever the file says.
 
     Raises
     ------
@@ -125,14 +128,12 @@ def unpack_model(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMean
         arrays["feature_names_in_"] = np.array(facts["feature_names"], object)
         if arrays["feature_names_in_"].shape != centers.shape[1:]:
             raise FileFormatError(f"'{path}' must have {centers.shape[1]} names of features")
-    if attributes["n_features_in_"] != centers.shape[1]:
-        raise FileFormatError(
-            f"'{path}' must have centres of {attributes['n_features_in_']} features, but they have {centers.shape[1]}"
-        )
-    for name, value in (attributes | arrays).items():
+    fitted = {"n_features_in_": centers.shape[1]} | attributes | arrays  # which older files may lack
+    for name, value in fitted.items():
         if not name.endswith("_") or name.startswith("_"):
             raise FileFormatError(f"'{path}' must hold fitted attributes, but holds '{name}'")
         setattr(model, name, value)
+    _check_plain(path, fitted)
     _check_probes(path, facts["n_probes"], len(centers))
     model._n_probes = facts["n_probes"]
     model._cells = {}
@@ -144,7 +145,7 @@ def _new_model(path: Path, name: str, parameters: dict[str, Any]) -> BaseKMeans:
     kind = _find_class(name)
     if kind is None:
         raise FileFormatError(f"'{path}' must hold a model of this library, but holds a '{name}'")
-    model: BaseKMeans = kind(**parameters)
+    model: BaseKMeans = kind(**_describing(parameters))
     model._check_parameters()
     return model
 
@@ -156,6 +157,17 @@ def _find_class(name: str) -> type[BaseKMeans] | None:
         if isinstance(found, type) and hasattr(found, "save"):
             return found
     return None
+
+
+def _check_plain(path: Path, fitted: dict[str, Any]) -> None:
+    """The attributes that are a number or a text."""
+    n_features, width = fitted["n_features_in_"], fitted["cluster_centers_"].shape[1]
+    if type(n_features) is not int or n_features != width:
+        raise FileFormatError(f"'{path}' must have centres of {n_features} features, but they have {width}")
+    check.number("inertia_", fitted["inertia_"], 0)
+    check.integer("n_iter_", fitted["n_iter_"], 1)
+    if not isinstance(fitted["stopped_by_"], str):
+        raise FileFormatError(f"'{path}' must hold stopped_by_ as a text, but it is {fitted['stopped_by_']!r}")
 
 
 def _check_centers(path: Path, centers: NDArray[Any]) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import ClosureKMeans, load
 from closure_kmeans.base import BaseKMeans
-from closure_kmeans.checkpoint import checkpoint_file, describe_checkpoint
+from closure_kmeans.checkpoint import checkpoint_file, describe_checkpoint, read_centers
 from closure_kmeans.cli.common import (
     INTERRUPTED,
     STANDARD,
@@ -91,7 +91,12 @@ class _Remembering(click.Command):
     show_default="by rows and clusters, or 10 with --paper",
     help="Rows in a leaf of a tree.",
 )
-@click.option("--init", default="tree", show_default=True, help="tree, random, a model, or a file of centres.")
+@click.option(
+    "--init",
+    default="tree",
+    show_default=True,
+    help="tree, random, a model, a file of centres, or a checkpoint's folder.",
+)
 @click.option(
     "--metric",
     type=click.Choice(["euclidean", "cosine"]),
@@ -245,11 +250,15 @@ def _check_checkpoint(checkpoint: str | None, resume: bool) -> None:
 
 
 def _start(init: str) -> str | NDArray[Any] | BaseKMeans:
-    """A start by its name, a model, or the centres in a file."""
+    """A start by its name, a model, or the centres in a file or in the folder of a checkpoint."""
     if init in ("tree", "random"):
         return init
     if not Path(init).exists():
-        raise click.BadParameter(f"'{init}' must be tree, random, a model, or a file of centres", param_hint="--init")
+        raise click.BadParameter(
+            f"'{init}' must be tree, random, a model, a file of centres, or a checkpoint's folder", param_hint="--init"
+        )
+    if Path(init).is_dir() and checkpoint_file(init).exists():
+        return read_centers(init)
     if Path(init).suffix == ".safetensors":
         return load(init)
     return np.asarray(open_vectors(init))

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from tqdm.auto import tqdm
 
+from closure_kmeans._environment import environment
 from closure_kmeans._files import library
 from closure_kmeans._parallel import count_threads
 from closure_kmeans.distributed.files import PURPOSE, SharedFolder
@@ -53,6 +54,11 @@ class Cluster:
                 f"storage must be a folder or URL that all workers share, but the worker {blind} does not find what "
                 f"was written to '{folder}'"
             )
+
+    def environment(self) -> dict[str, str]:
+        """What decides the bits of a result, here and on the workers: several values where they differ."""
+        everywhere = [environment(), *self._client.run(environment, on_error="ignore").values()]
+        return {name: " and ".join(sorted({one[name] for one in everywhere})) for name in everywhere[0]}
 
     def run(self, stage: str, task: Callable[..., Any], arguments: Arguments) -> Iterator[Any]:
         """Results of a task for each of some arguments, one after the other, with a bar that shows how far it is."""

@@ -17,7 +17,7 @@ from closure_kmeans import _compiled as _kernels
 from closure_kmeans._arrays import largest
 from closure_kmeans._files import reading
 from closure_kmeans._parallel import Threads
-from closure_kmeans.checkpoint import check_identity
+from closure_kmeans.checkpoint import check_environment, check_identity
 from closure_kmeans.closure import PLAIN, Reassigned, Rule, count_many, take_step
 from closure_kmeans.clusters import Clusters, are_copies, move_onto_sphere
 from closure_kmeans.distributed.cluster import Cluster
@@ -111,6 +111,7 @@ class Driver:
         self._cluster = cluster
         self._n_clusters = n_clusters
         self._identity = identity
+        self._environment = cluster.environment()
         self._rng = rng
         self._threads = threads
         self._iteration = 0
@@ -126,6 +127,9 @@ class Driver:
         with reading(self._folder.fetch(saved), "centres"):
             arrays, facts = self._folder.map_tensors(saved, "centers")
             check_identity(f"'{self._folder}'", facts["identity"], self._identity)
+            check_environment(
+                f"the fit in '{self._folder}'", facts["environment"], self._environment, "remove it to begin anew"
+            )
             loaded = {name: np.array(array) for name, array in arrays.items()}
             self.history = [Iteration(*record) for record in facts["history"]]
             self._rng.bit_generator.state = facts["generator"]
@@ -161,6 +165,7 @@ class Driver:
         }
         facts = {
             "identity": self._identity,
+            "environment": self._environment,
             "history": history,
             "generator": dict(self._rng.bit_generator.state),
             "labels": labels.version,

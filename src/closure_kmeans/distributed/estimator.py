@@ -58,7 +58,8 @@ class DistributedClosureKMeans(ClosureKMeans):
     storage : str or PathLike, default=None
         A folder, or any URL that fsspec knows, which the driver and all workers can read and write. It takes a copy of
         the rows, and as much again while they are laid out. It is not removed: a fit that finds itself there, killed or
-        ended by ``max_iter``, goes on, and ends in the same bits. By default a temporary folder of this machine.
+        ended by ``max_iter``, goes on, and ends in the same bits, or says why it cannot. By default a temporary folder
+        of this machine.
     storage_options : dict, default=None
         Settings of the file systems of ``storage`` and of the rows, for fsspec.
     n_partitions : int, default=None

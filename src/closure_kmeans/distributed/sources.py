@@ -116,6 +116,7 @@ def open_source(X: Any, column: str | None, options: dict[str, Any], folder: Sha
         identity = digest(np.frombuffer((names + "".join(file.ends for file in found)).encode(), np.uint8))
         source = Source(found[0].width, np.dtype(found[0].dtype), identity, lambda: shards)
     else:
+        X = check.rows(X)
         rows: Any = open_vectors(X if hasattr(X, "shape") else np.asarray(X))
         identity = identify_dask(X, cluster) if is_dask(X) else f"{rows.shape} {digest_rows(rows)}"
         source = Source(rows.shape[1], np.dtype(rows.dtype), identity, partial(write_input, X, rows, folder, cluster))
