@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from closure_kmeans._files import FileFormatError, reading
+from closure_kmeans._files import FileFormatError, check_uncut, reading
 
 # Bytes read at a time where all rows are read.
 BLOCK_BYTES = 1 << 24
@@ -149,11 +149,13 @@ class Vectors:
 
     def _read_part(self, number: int, rows: slice) -> NDArray[Any]:
         part, label = self._parts[number], self._labels[number]
+        check_uncut(part)
         with reading(Path(label), "vectors"):
             block = self._group(number, part)[rows] if isinstance(part, Group) else np.asarray(part[rows])
         expected = (len(range(rows.start, rows.stop, rows.step)), self.shape[1])
         if block.shape != expected:
-            raise FileFormatError(f"'{label}' must hold {expected} values at row {rows.start}, but holds {block.shape}")
+            first = self._starts[number] + rows.start
+            raise FileFormatError(f"'{label}' must hold {expected} values at row {first}, but holds {block.shape}")
         return block
 
     def _group(self, number: int, group: Group) -> NDArray[Any]:
