@@ -140,6 +140,7 @@ def test_each_chunk_is_read_once(suffix, group_bytes, tmp_path, chunks_read, mon
 def test_a_fit_reads_each_chunk_a_few_times(suffix, tmp_path, chunks_read, monkeypatch):
     """Once to look for distinct rows, twice for a sample, once to find the cells and once to write them."""
     monkeypatch.setattr("closure_kmeans.vectors.rows.GROUP_BYTES", 1)
+    monkeypatch.setattr("closure_kmeans.vectors.rows.KEPT_BYTES", 1)
     monkeypatch.setattr("closure_kmeans.layout.WIDENED_VALUES", 8 * 10)  # blocks of ten rows
     X = np.random.default_rng(0).normal(size=(1050, 8)).astype(np.float32)
     rows = open_vectors(write_chunks(tmp_path / f"rows{suffix}", X))
@@ -168,6 +169,7 @@ def test_arrays_in_chunks_are_read_by_chunks():
 @pytest.mark.parametrize("suffix", [".h5", ".parquet"])
 def test_two_groups_are_in_memory_at_most(suffix, tmp_path, monkeypatch):
     monkeypatch.setattr("closure_kmeans.vectors.rows.GROUP_BYTES", 1)
+    monkeypatch.setattr("closure_kmeans.vectors.rows.KEPT_BYTES", 1)
     X = np.random.default_rng(0).normal(size=(CHUNK, 2500)).astype(np.float32)
     for i in range(6):
         write_chunks(tmp_path / f"{i}{suffix}", X)

@@ -17,9 +17,9 @@ from closure_kmeans._files import FileFormatError, check_uncut, reading
 # Bytes read at a time where all rows are read.
 BLOCK_BYTES = 1 << 24
 # Bytes of small chunks that are read together: to open a file for each would take longer than to read it.
-GROUP_BYTES = 1 << 22
-# Groups kept. Threads that read blocks in order are in two neighbouring ones, unless the groups are very small.
-KEPT_GROUPS = 2
+GROUP_BYTES = 1 << 20
+# Groups that are kept: two, as threads that read blocks in order may be in neighbouring ones, or more of small ones.
+KEPT_GROUPS, KEPT_BYTES = 2, 1 << 23
 # Names that an error lists.
 LISTED_NAMES = 10
 
@@ -62,8 +62,8 @@ def by_chunks(rows: Any) -> list[Rows | Group]:
 class Vectors:
     """Rows in one or more parts that follow each other, read as they are asked for.
 
-    Slices are NumPy arrays, and copies. ``np.asarray`` reads all rows, and so does ``fit``. The last two groups that
-    were read are kept: so rows that are asked for in order, block by block and by several threads, are read once.
+    Slices are NumPy arrays, and copies. ``np.asarray`` reads all rows, and so does ``fit``. The last groups that were
+    read are kept: so rows that are asked for in order, block by block and by several threads, are read once.
 
     Parameters
     ----------
@@ -109,6 +109,7 @@ class Vectors:
         self.ndim = 2
         longest = max((part.shape[0] for part in self._parts if isinstance(part, Group)), default=0)
         self.group_bytes = longest * self.shape[1] * self.dtype.itemsize
+        self._n_kept = max(KEPT_GROUPS, KEPT_BYTES // max(1, self.group_bytes))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -162,7 +163,7 @@ class Vectors:
         """A whole group. Threads take turns: an open Parquet file is for one at a time."""
         with self._turn:
             if number not in self._kept:
-                if len(self._kept) == KEPT_GROUPS:
+                if len(self._kept) == self._n_kept:
                     del self._kept[next(iter(self._kept))]  # before there is one more
                 self._kept[number] = np.asarray(group.read())
             return self._kept[number]
