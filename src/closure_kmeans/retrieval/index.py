@@ -265,7 +265,7 @@ class ImageIndex:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Open an index that was saved; its arrays are memory-mapped. No other file is looked at.
+        """Open an index that was saved; its arrays are memory-mapped, but for the words. No other file is looked at.
 
         Raises
         ------
