@@ -1364,6 +1364,29 @@ def test_what_is_skipped_is_said(run, photos, tmp_path):
         assert "left out: '" in run("index", folder, "-o", tmp_path / "new.index", *arguments)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not let a mapped file be cut")
+def test_an_index_whose_file_is_cut_is_an_error(index, tmp_path):
+    path = tmp_path / "photos.index"
+    index.save(path)
+    code = f"""
+import os
+from closure_kmeans.retrieval import ImageIndex
+from closure_kmeans.vectors import FileFormatError
+index = ImageIndex.load({str(path)!r})
+query = index.query_of(0)
+os.truncate({str(path)!r}, 0)
+uses = (index.search, query), (index.query_of, 0), (index.remove, [index.names[0]]), (index.save, {str(path)!r})
+for method, argument in uses:
+    try:
+        method(argument)
+    except FileFormatError as error:
+        assert "while it is memory-mapped, but has 0" in str(error), error
+    else:
+        raise AssertionError(method)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_loading_an_index_imports_no_image_library(index, tmp_path):
     index.save(tmp_path / "photos.index")
     code = (

@@ -236,6 +236,16 @@ def test_bad_limits(X):
         ClosureKMeans(10, memory_limit="1GB").fit(X, sample_weight=np.arange(len(X)))
 
 
+def test_chunks_must_be_below_the_limit(X, tmp_path):
+    X = np.tile(X, (3, 1))
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file.create_dataset("train", data=X, chunks=X.shape)
+    with pytest.raises(
+        ValueError, match=r"at least 7,680,000 bytes for rows in chunks or row groups of this size, got"
+    ):
+        ClosureKMeans(10, memory_limit="6MB").fit(open_vectors(tmp_path / "rows.h5"))
+
+
 @pytest.mark.parametrize("row", [0, 12_345])
 def test_bad_values(X, row):
     X = X.astype(np.float32)

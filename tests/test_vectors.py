@@ -3,6 +3,7 @@ import os
 import struct
 import subprocess
 import sys
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import h5py
@@ -83,6 +84,104 @@ def test_threads_read_at_once(suffix, tmp_path):
     with ThreadPoolExecutor(8) as pool:
         for part, read in zip(some, pool.map(rows.__getitem__, some), strict=True):
             np.testing.assert_array_equal(read, X[part])
+
+
+CHUNK = 100
+
+
+@pytest.fixture
+def chunks_read(monkeypatch):
+    """The first row of every chunk of HDF5, and every row group of Parquet, each time that it is read."""
+    read = []
+    read_hdf5, read_parquet = h5py.Dataset.__getitem__, pq.ParquetFile.iter_batches
+
+    def note_chunks(data, rows):
+        first, last, _ = rows.indices(len(data))
+        read.extend(range(first // CHUNK * CHUNK, last, CHUNK))
+        return read_hdf5(data, rows)
+
+    def note_groups(file, *arguments, **options):
+        read.extend(CHUNK * group for group in options.get("row_groups", ()))
+        return read_parquet(file, *arguments, **options)
+
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", note_chunks)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", note_groups)
+    return read
+
+
+def write_chunks(path, X):
+    if path.suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            file.create_dataset("train", data=X, chunks=(CHUNK, 3), compression="gzip")
+    else:
+        pq.write_table(pa.table({"vector": as_lists(X)}), path, row_group_size=CHUNK)
+    return path
+
+
+@pytest.mark.parametrize("group_bytes", [1, 10_000])  # a chunk at a time, and three
+@pytest.mark.parametrize("suffix", [".h5", ".parquet"])
+def test_each_chunk_is_read_once(suffix, group_bytes, tmp_path, chunks_read, monkeypatch):
+    """Small blocks in order, or every so many-th row: chunks larger than HDF5's cache were read for each block."""
+    monkeypatch.setattr("closure_kmeans.vectors.rows.GROUP_BYTES", group_bytes)
+    X = np.random.default_rng(0).normal(size=(1050, 8)).astype(np.float32)
+    path = write_chunks(tmp_path / f"rows{suffix}", X)
+    for step in (1, 13):
+        rows = open_vectors(path)
+        for first in range(0, len(X), 30 * step):
+            some = slice(first, first + 30 * step, step)
+            np.testing.assert_array_equal(rows[some], X[some])
+        assert chunks_read == list(range(0, len(X), CHUNK))
+        chunks_read.clear()
+    np.testing.assert_array_equal(np.asarray(open_vectors(path)), X)
+    assert chunks_read == list(range(0, len(X), CHUNK))
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".parquet"])
+def test_a_fit_reads_each_chunk_a_few_times(suffix, tmp_path, chunks_read, monkeypatch):
+    """Once to look for distinct rows, twice for a sample, once to find the cells and once to write them."""
+    monkeypatch.setattr("closure_kmeans.vectors.rows.GROUP_BYTES", 1)
+    monkeypatch.setattr("closure_kmeans.vectors.rows.KEPT_BYTES", 1)
+    monkeypatch.setattr("closure_kmeans.layout.WIDENED_VALUES", 8 * 10)  # blocks of ten rows
+    X = np.random.default_rng(0).normal(size=(1050, 8)).astype(np.float32)
+    rows = open_vectors(write_chunks(tmp_path / f"rows{suffix}", X))
+    ClosureKMeans(9, memory_limit="5MB", random_state=0, n_jobs=1).fit(rows)
+    assert 3 <= len(chunks_read) / len(set(chunks_read)) <= 5
+
+
+def test_arrays_in_chunks_are_read_by_chunks():
+    class Chunked:  # as zarr and h5py have it
+        chunks = (CHUNK, 8)
+
+        def __init__(self, array):
+            self.array, self.shape, self.dtype, self.read = array, array.shape, array.dtype, []
+
+        def __getitem__(self, rows):
+            self.read.append(rows)
+            return self.array[rows]
+
+    source = Chunked(np.arange(8 * 1050, dtype=np.float64).reshape(1050, 8))
+    rows = open_vectors(source)
+    for first in range(0, 1050, 30):
+        np.testing.assert_array_equal(rows[first : first + 30], source.array[first : first + 30])
+    assert source.read == [slice(0, 1050)]  # small chunks are read together
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".parquet"])
+def test_two_groups_are_in_memory_at_most(suffix, tmp_path, monkeypatch):
+    monkeypatch.setattr("closure_kmeans.vectors.rows.GROUP_BYTES", 1)
+    monkeypatch.setattr("closure_kmeans.vectors.rows.KEPT_BYTES", 1)
+    X = np.random.default_rng(0).normal(size=(CHUNK, 2500)).astype(np.float32)
+    for i in range(6):
+        write_chunks(tmp_path / f"{i}{suffix}", X)
+    rows = open_vectors(tmp_path)
+    assert rows.group_bytes == X.nbytes
+    tracemalloc.start()
+    for first in range(0, len(rows), 10):
+        assert len(rows[first : first + 10]) == 10
+    assert len(rows[::7]) == 86
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3 * X.nbytes
 
 
 @pytest.mark.parametrize("suffix", MAPPED)
@@ -437,6 +536,100 @@ def test_fit_takes_them_like_an_array(suffix, tmp_path):
     from_array = ClosureKMeans(9, random_state=0).fit(X)
     np.testing.assert_array_equal(from_file.cluster_centers_, from_array.cluster_centers_)
     np.testing.assert_array_equal(from_file.predict(rows), from_array.predict(X))
+
+
+# Run in a process of its own, which a read beyond the end of a mapped file would end.
+CUT = """
+import os, shutil, sys
+from pathlib import Path
+from closure_kmeans import ClosureKMeans, layout, points
+from closure_kmeans.vectors import FileFormatError, open_vectors
+
+folder, suffix = Path(sys.argv[1]), sys.argv[2]
+
+def opened(name):
+    (folder / name).mkdir()
+    path = folder / name / f"rows{suffix}"
+    shutil.copy(folder / f"rows{suffix}", path)
+    return path, open_vectors(path)
+
+def cut(path):
+    os.truncate(path, 10_000)
+
+def cut_by(module, name, path):
+    \"\"\"Cut the file when a function has been called.\"\"\"
+    function = getattr(module, name)
+    def call(*arguments):
+        function(*arguments)
+        setattr(module, name, function)
+        cut(path)
+    setattr(module, name, call)
+
+def fails(function, *arguments):
+    try:
+        function(*arguments)
+    except FileFormatError as error:
+        size = (folder / f"rows{suffix}").stat().st_size
+        assert f"must keep its {size} bytes while it is memory-mapped, but has 10000: " in str(error), error
+    else:
+        raise AssertionError("no error")
+
+path, rows = opened("slices")
+rows = open_vectors(path.parent)  # a folder is read by slices
+assert len(rows[:10]) == 10
+cut(path)
+fails(rows.__getitem__, slice(15_000, 15_010))
+
+path, rows = opened("predict")
+model = ClosureKMeans(20, max_iter=2, random_state=0).fit(rows)
+cut(path)
+for method in (model.predict, model.transform, model.score, model.fit):
+    fails(method, rows)
+
+path, rows = opened("fit")
+cut_by(points, "check_values", path)  # after a sample
+fails(model.fit, rows)
+
+path, rows = opened("layout")
+limited = ClosureKMeans(20, memory_limit="5MB", max_iter=2, random_state=0)
+cut_by(layout, "forget", path)  # after the first block
+fails(limited.fit, rows)
+
+for model in (limited, ClosureKMeans(20, max_iter=3, random_state=0)):
+    path, rows = opened(f"iterations-{model.memory_limit}")
+    model.set_params(callback=lambda step: cut(path)).fit(rows)  # the rows are not needed any more
+    assert model.n_iter_ > 1
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not let a mapped file be cut")
+@pytest.mark.parametrize("suffix", [".npy", ".fvecs"])
+def test_a_mapped_file_that_is_cut_is_an_error(suffix, tmp_path):
+    write(tmp_path / f"rows{suffix}", np.random.default_rng(0).normal(size=(20_000, 8)).astype(np.float32))
+    subprocess.run([sys.executable, "-c", CUT, tmp_path, suffix], check=True)
+
+
+CUT_BETWEEN_GROUPS = """
+import os, re, sys
+from closure_kmeans.vectors import FileFormatError, open_vectors, rows
+
+rows.GROUP_BYTES, path = 1, sys.argv[1]
+vectors = open_vectors(path)
+assert len(vectors[:100]) == 100
+os.truncate(path, os.path.getsize(path) // 2)
+try:
+    vectors[-100:]
+except FileFormatError as error:
+    assert re.search(r"cannot be read as vectors|must hold \\(100, 8\\) values at row 9900", str(error)), error
+else:
+    raise AssertionError("no error")
+"""
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".parquet"])
+def test_a_file_that_is_cut_between_groups_is_an_error(suffix, tmp_path):
+    path = write_chunks(tmp_path / f"rows{suffix}", np.random.default_rng(0).normal(size=(100 * CHUNK, 8)))
+    subprocess.run([sys.executable, "-c", CUT_BETWEEN_GROUPS, path], check=True)
 
 
 READ = """

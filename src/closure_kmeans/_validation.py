@@ -15,6 +15,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 
+from closure_kmeans._files import check_uncut
 from closure_kmeans.points import hash_rows, precision
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def native(X: ArrayLike) -> ArrayLike:
 
 def finite(X: NDArray[Any]) -> None:
     """New rows must be numbers."""
+    check_uncut(X)
     with np.errstate(over="ignore", invalid="ignore"):
         if X.dtype.kind != "f" or np.isfinite(X.sum(dtype=np.float64)):
             return

@@ -17,7 +17,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from closure_kmeans import _validation as check
-from closure_kmeans._files import library
+from closure_kmeans._files import check_uncut, library
 from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.checkpoint import Checkpoint
 from closure_kmeans.initialize import start_labels
@@ -145,12 +145,13 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             fitted = self._fit(rows, weights, n_clusters, init, began)
         else:
             some = weights > 0
-            check_array(rows[~some], dtype=None, estimator=self, input_name="X")
+            others = rows[~some]
+            check_array(others, dtype=None, estimator=self, input_name="X")
             init = init[some] if isinstance(init, np.ndarray) and init.ndim == 1 else init
             fitted = self._fit(rows[some], weights[some], n_clusters, init, began)
             labels = np.empty(len(rows), np.int32)
             labels[some] = fitted["labels_"]
-            labels[~some] = self._labels_of(rows[~some], fitted)
+            labels[~some] = self._labels_of(others, fitted)
             fitted["labels_"] = labels
         # Only now that all went well.
         self.__dict__.update(fitted)
@@ -174,6 +175,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         with Threads(count_threads(self.n_jobs)) as threads, Recorder(self, began, len(X), checkpoint) as record:
             points, tree = arrange_points(X, weights, n_clusters, self.tree_dims, rng, threads)
             points = points._replace(spherical=self._spherical)
+            check_uncut(X)
+            sample = X[:: -(-len(X) // SAMPLE_ROWS)].copy()  # X is not read again
             if checkpoint is not None:
                 checkpoint.check_points(points, tree.members)
                 init = "tree" if checkpoint.saved else init  # what is saved takes its place
@@ -183,7 +186,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             raise KeyboardInterrupt
         labels = np.empty(len(X), np.int32)
         labels[tree.members] = outcome.state.labels
-        return fitted_attributes(outcome, labels, points.mean, X[:: -(-len(X) // SAMPLE_ROWS)], record)
+        return fitted_attributes(outcome, labels, points.mean, sample, record)
 
     def _rows(self, X: ArrayLike) -> Any:
         """The rows as an array, taken as they are where they can be."""
@@ -439,7 +442,7 @@ def fitted_attributes(
         "n_iter_": len(record.history),
         "history_": record.history,
         "stopped_by_": outcome.stopped_by,
-        "_sample": sample.copy(),
+        "_sample": sample,
         "_n_probes": None,
         "_cells": {},
     }

@@ -337,6 +337,7 @@ class ClosureKMeans(BaseKMeans):
         slab_size = layout.count_slab_points(
             memory, len(X), X.shape[1], dtype, self.tree_dims, weighted=len(weights) > 1
         )
+        layout.check_groups(X, memory)
         rng = check.generator(self.random_state)
         checkpoint = self._open_checkpoint(X, weights, init, rng)
         with Threads(count_threads(self.n_jobs)) as threads, Recorder(self, began, len(X), checkpoint) as record:
@@ -356,6 +357,7 @@ class ClosureKMeans(BaseKMeans):
                 init = "tree" if checkpoint.saved else init  # what is saved takes its place
             if not isinstance(init, str):
                 labels = slabs.start_labels(init, stored, X, self._spherical, threads)
+            sample = layout.sample_rows(X, SAMPLE_ROWS, self._spherical)  # X is not read again
             grow = cast(Grow, partial(slabs.draw_slabs, stored, rng, threads))
             outcome = self._improve(
                 stored,
@@ -371,7 +373,6 @@ class ClosureKMeans(BaseKMeans):
             raise KeyboardInterrupt
         labels = np.empty(len(X), np.int32)
         labels[stored.order] = outcome.state.labels
-        sample = layout.sample_rows(X, SAMPLE_ROWS, self._spherical)
         return fitted_attributes(outcome, labels, stored.points.mean, sample, record)
 
     def _open_checkpoint(

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from closure_kmeans._arrays import empty_rows
+from closure_kmeans._files import check_uncut, map_of
 from closure_kmeans._parallel import Threads
 from closure_kmeans.partition import cut_evenly, grow_partition, principal_axes
 from closure_kmeans.points import (
@@ -86,6 +87,16 @@ def count_slab_points(
     return min(int(slab_size), n_points)
 
 
+def check_groups(X: Rows, memory: int) -> None:
+    """Groups of rows that are read as a whole are held beyond the limit, two at most, but must be below it."""
+    n_bytes = getattr(X, "group_bytes", 0)
+    if n_bytes > memory:
+        raise ValueError(
+            f"memory_limit must be at least {n_bytes:,} bytes for rows in chunks or row groups of this size, "
+            f"got {memory:,}"
+        )
+
+
 # -- the layout --------------------------------------------------------------------------------------------------------
 
 
@@ -145,6 +156,7 @@ def lay_out(
 
 def read(X: Rows, some: slice, spherical: bool) -> NDArray[Any]:
     """Some rows as they count."""
+    check_uncut(X)
     rows = np.ascontiguousarray(X[some])
     return unit_rows(rows, numbers=range(*some.indices(X.shape[0]))) if spherical else rows
 
@@ -300,10 +312,9 @@ def refine_layout(
 
 def forget(array: Any) -> None:
     """Give the pages of a memory map back: what is on disk need not stay in memory."""
-    while array is not None and getattr(array, "_mmap", None) is None:  # a copy of a map has none
-        array = getattr(array, "base", None)
-    if array is not None and array.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):  # a private copy would be lost
-        array._mmap.madvise(mmap.MADV_DONTNEED)
+    mapped = map_of(array)
+    if mapped is not None and mapped.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):  # a private copy would be lost
+        mapped._mmap.madvise(mmap.MADV_DONTNEED)
 
 
 # -- slabs -------------------------------------------------------------------------------------------------------------

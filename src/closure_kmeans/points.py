@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from closure_kmeans import _compiled as _kernels
 from closure_kmeans._arrays import empty_rows
+from closure_kmeans._files import check_uncut
 from closure_kmeans._parallel import Threads
 from closure_kmeans.partition import (
     DATA_SAMPLE,
@@ -58,6 +59,7 @@ def rows_per_block(X: Rows, n_values: int = BLOCK_VALUES) -> int:
 
 def shifted(X: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
     """A widened, shifted copy of some rows."""
+    check_uncut(X)
     with np.errstate(over="ignore", invalid="ignore"):  # infinity is found by its norm
         rows: NDArray[Any] = np.subtract(X, mean, dtype=mean.dtype, order="C")
     return rows
@@ -85,6 +87,7 @@ def unit_rows(X: NDArray[Any], name: str = "X", numbers: range | None = None) ->
     numbers = range(len(X)) if numbers is None else numbers
     result = np.empty(X.shape, precision(X.dtype))
     for first in range(0, len(X), rows_per_block(X)):
+        check_uncut(X)
         block = X[first : first + rows_per_block(X)].astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             lengths = np.sqrt(np.einsum("ij,ij->i", block, block))
@@ -109,6 +112,7 @@ def hash_rows(X: Rows, first: int = 0, last: int | None = None) -> NDArray[np.ui
     n_rows = rows_per_block(X, HASHED_VALUES)
     for begin in range(first, last, n_rows):
         end = min(begin + n_rows, last)
+        check_uncut(X)
         same_zeros = np.ascontiguousarray(X[begin:end]) + X.dtype.type(0)  # -0 and 0 are the same number
         words = (same_zeros.view(word).astype(np.uint64) + np.uint64(1)) * mixer
         words ^= words >> np.uint64(31)
@@ -130,6 +134,7 @@ def arrange_points(
     ``tree.starts[j]`` on.
     """
     dtype = precision(X.dtype)
+    check_uncut(X)
     sample = X[np.sort(rng.choice(len(X), min(len(X), DATA_SAMPLE), replace=False))].astype(dtype)
     mean = mean_of(sample)
     centred = shifted(sample, mean)
@@ -165,6 +170,7 @@ def measure_points(
     widened = np.dtype(np.float32) if X.dtype == np.float16 else X.dtype
 
     def measure(first: int, last: int) -> bool:
+        check_uncut(X)
         rows = np.require(X[first:last], widened, ["A", "C", "W"])  # of one kind, or code is compiled for each
         block = np.empty(rows.shape, mean.dtype)
         fits: bool = _kernels.measure_rows(rows, mean, block, norms[first:last], in_bytes[first:last])
@@ -208,6 +214,7 @@ def reorder(rows: NDArray[Any], order: NDArray[np.int32], threads: Threads) -> N
     result = empty_rows(rows.shape, rows.dtype)
 
     def copy(first: int, last: int) -> None:
+        check_uncut(rows)
         if rows.flags.c_contiguous:  # it would copy them all otherwise
             np.take(rows, order[first:last], axis=0, out=result[first:last], mode="clip")
         else:

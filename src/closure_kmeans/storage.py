@@ -85,9 +85,10 @@ def _describing(parameters: dict[str, Any]) -> dict[str, Any]:
 def load(path: str | os.PathLike[str]) -> BaseKMeans:
     """Load a model that its method ``save`` has written.
 
-    It predicts, transforms and scores like the one that was saved, bit for bit. Its centres are memory-mapped. Of the
-    parameters, those that are no plain values (a start given as an array) or say how and where to run (such as
-    ``n_jobs``, ``verbose``, ``callback``, ``max_time``, ``checkpoint``) have their defaults, whatever the file says.
+    It predicts, transforms and scores like the one that was saved, bit for bit. It is read into memory, but for its
+    ``labels_``, which are memory-mapped. Of the parameters, those that are no plain values (a start given as an array)
+    or say how and where to run (such as ``n_jobs``, ``verbose``, ``callback``, ``max_time``, ``checkpoint``) have their
+    defaults, whatever the file says.
 
     Raises
     ------
@@ -114,6 +115,8 @@ def load(path: str | os.PathLike[str]) -> BaseKMeans:
 
 def unpack_model(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMeans:
     """The model that arrays and facts of a file make."""
+    # Whatever becomes of the file, the model stays as it is. The labels may be more than memory holds.
+    arrays = {name: array if name == "labels_" else np.array(array) for name, array in arrays.items()}
     model = _new_model(path, facts["class"], facts["parameters"])
     attributes = facts["attributes"]
     centers = arrays["cluster_centers_"]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from closure_kmeans import _validation as check
-from closure_kmeans._files import FileFormatError, reading
+from closure_kmeans._files import FileFormatError, check_uncut, reading
 from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
 from closure_kmeans.retrieval import inverted
 from closure_kmeans.retrieval.collection import (
@@ -107,6 +107,7 @@ class ImageIndex:
         """
         check_names(collection.names, known=set(self.names))
         words = words or self.vocabulary.assign(collection.descriptors, verbose=verbose)
+        check_uncut(self._inverted.images)
         placed = place(words.words[:, 0], collection.keypoints, collection.offsets)
         placed = placed if self._places is None else join_places(self._places, placed)
         file = inverted.append(self._inverted, words.words, collection.offsets, weights=words.weights)
@@ -121,6 +122,7 @@ class ImageIndex:
 
     def remove(self, names: Iterable[str]) -> None:
         """Leave out images, by name."""
+        check_uncut(self._inverted.images)
         number = {name: image for image, name in enumerate(self.names)}
         asked = [names] if isinstance(names, str) else list(names)
         for name in asked:
@@ -180,6 +182,7 @@ class ImageIndex:
         """An image of the index as a query; each of its regions counts with its nearest word."""
         if self._places is None:
             raise ValueError("the index must hold images, but is empty")
+        check_uncut(self._places.words)
         own = self._places.of(image)
         inside = slice(None) if box is None else inside_box(own.keypoints, box)
         placed = place(own.words[inside], own.keypoints[inside])
@@ -218,6 +221,7 @@ class ImageIndex:
         check.integer("n_rerank", n_rerank, 0)
         if n_results is not None:
             check.integer("n_results", n_results, 1)
+        check_uncut(self._inverted.images)
         most = None if n_results is None else max(n_results, n_rerank)
         words, weights = query.words
         ranking = inverted.rank(self._inverted, words, weights=weights, norm=norm, n_results=most)
@@ -246,6 +250,7 @@ class ImageIndex:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index into one file, beside an old one and then in its place."""
+        check_uncut(self._inverted.images)
         arrays, facts = pack_vocabulary(self.vocabulary)
         stored = arrays | self._inverted._asdict()
         stored |= {"names": pack_names(self.names), "folder_of": self._folder_of}
@@ -260,7 +265,7 @@ class ImageIndex:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Open an index that was saved; its arrays are memory-mapped. No other file is looked at.
+        """Open an index that was saved; its arrays are memory-mapped, but for the words. No other file is looked at.
 
         Raises
         ------
@@ -275,7 +280,7 @@ class ImageIndex:
             index = cls(vocabulary, Extraction(**facts["extraction"]))
             names = unpack_names(path, arrays["names"])
             _check_arrays(path, arrays, len(names), vocabulary.n_words, len(facts["folders"]))
-            index.names, index.folders, index._folder_of = names, facts["folders"], arrays["folder_of"]
+            index.names, index.folders, index._folder_of = names, facts["folders"], np.array(arrays["folder_of"])
             index._inverted = InvertedFile(*(arrays[name] for name in InvertedFile._fields))
             if names:
                 index._places = Places(*(arrays[name] for name in ("region_words", "keypoints", "offsets")))

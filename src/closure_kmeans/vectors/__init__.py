@@ -1,7 +1,8 @@
 """Vectors at rest: one way to open them, whatever file or array they are in.
 
 Rows have a ``shape``, a ``dtype`` and slices, and that is all that is asked of them. Files whose rows lie side by side
-are memory-mapped and come as NumPy arrays; all others come as ``Vectors``, which read the rows that are asked for.
+are memory-mapped and come as NumPy arrays; all others come as ``Vectors``, which read the rows that are asked for, by
+whole chunks or row groups.
 What a header says is held against the size of the file before anything is allocated.
 """
 
@@ -19,7 +20,7 @@ from closure_kmeans._files import FileFormatError
 from closure_kmeans.vectors.binary import BIN, VECS, map_bin, map_npy, map_vecs, write_bin, write_npy, write_vecs
 from closure_kmeans.vectors.hdf5 import open_hdf5
 from closure_kmeans.vectors.parquet import open_parquet
-from closure_kmeans.vectors.rows import Rows, Vectors, check_kind
+from closure_kmeans.vectors.rows import Rows, Vectors, by_chunks, check_kind
 
 __all__ = ["FileFormatError", "Rows", "Vectors", "open_vectors", "save_vectors"]
 
@@ -150,4 +151,7 @@ def _unwrapped(rows: Rows, label: str) -> NDArray[Any] | Vectors:
     if isinstance(rows, Vectors):
         return rows
     check_kind(label, rows.shape, np.dtype(rows.dtype))
-    return rows if isinstance(rows, np.ndarray) else Vectors([rows], [label])
+    if isinstance(rows, np.ndarray):
+        return rows
+    parts = by_chunks(rows)
+    return Vectors(parts, [label] * len(parts))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from closure_kmeans._files import FileFormatError, file_size, library, reading
-from closure_kmeans.vectors.rows import Rows, Vectors, check_kind, listed
+from closure_kmeans.vectors.rows import Rows, Vectors, by_chunks, check_kind, listed
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
 # The data set that ann-benchmarks fits to.
@@ -19,7 +19,7 @@ LARGEST_COMPRESSION = 1100
 
 
 def open_hdf5(path: Path, name: str | None = None) -> Rows:
-    """Open a data set: as a memory map where it lies in one piece, else to be read by slices."""
+    """Open a data set: as a memory map where it lies in one piece, else to be read by chunks."""
     h5py = library("h5py", "io", "an HDF5 file")
     size = file_size(path, minimum=8)
     check_no_other_kind(path, ".hdf5")
@@ -28,23 +28,25 @@ def open_hdf5(path: Path, name: str | None = None) -> Rows:
         label = f"{path}:{data.name}"
         dtype, shape, offset = np.dtype(data.dtype), data.shape, data.id.get_offset()
         check_kind(label, shape, dtype)
-        in_chunks = data.chunks is not None
+        stored = _DataSet(path, data.name, shape, dtype, data.chunks)
         storage = data.id.get_storage_size()
-        _check_storage(label, math.prod(shape) * dtype.itemsize, storage, size, in_chunks)
-        if in_chunks or offset is None or offset % dtype.itemsize:
-            return Vectors([_DataSet(path, data.name, shape, dtype)], [label])
+        _check_storage(label, math.prod(shape) * dtype.itemsize, storage, size, stored.chunks is not None)
+    if stored.chunks is not None or offset is None or offset % dtype.itemsize:
+        parts = by_chunks(stored)
+        return Vectors(parts, [label] * len(parts))
     if offset + storage > size:
         raise FileFormatError(f"'{label}' lies at bytes {offset} to {offset + storage}, but the file has {size} bytes")
     return np.memmap(path, dtype, "r", offset, shape)
 
 
 class _DataSet(NamedTuple):
-    """A data set in chunks. The file is open only while a slice is read."""
+    """A data set that cannot be mapped. The file is open only while a slice is read."""
 
     path: Path
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    chunks: tuple[int, ...] | None
 
     def __getitem__(self, rows: Any) -> Any:
         with library("h5py", "io", "an HDF5 file").File(self.path, "r") as file:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -12,21 +12,26 @@ from numpy.typing import NDArray
 
 from closure_kmeans._files import FileFormatError, file_size, library, reading
 from closure_kmeans.vectors.hdf5 import LARGEST_COMPRESSION
-from closure_kmeans.vectors.rows import Vectors, check_kind, listed
+from closure_kmeans.vectors.rows import Group, Vectors, check_kind, listed
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
 # Columns that are taken for the vectors, unless one is named.
 DEFAULT_NAMES = ("vector", "embedding")
+# Rows that pyarrow decodes, and bytes that it reads, at a time. It would hold a whole row group several times over.
+BATCH_ROWS, BUFFER_BYTES = 1024, 1 << 20
 
 
 def open_parquet(path: Path, name: str | None = None) -> Vectors:
-    """Open a column of lists of one length; its row groups are read one at a time."""
+    """Open a column of lists of one length; its row groups are read one at a time.
+
+    The file is not mapped: one that shrinks while it is read is an error, where a map would end the process.
+    """
     parquet = library("pyarrow.parquet", "io", "a Parquet file")
     types = library("pyarrow.types", "io", "a Parquet file")
     size = file_size(path, minimum=12)
     check_no_other_kind(path, ".parquet")
     with reading(path, "Parquet"):
-        file = parquet.ParquetFile(path, memory_map=True)
+        file = parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False)
         column = _Column(path, file, _choose(path, file.schema_arrow, types, name))
         counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         label = f"{path}:{column.name}"
@@ -34,8 +39,12 @@ def open_parquet(path: Path, name: str | None = None) -> Vectors:
         check_kind(label, (sum(counts), column.width), column.dtype)
         if min(counts) < 0 or n_bytes > LARGEST_COMPRESSION * size:
             raise FileFormatError(f"'{label}' should have {n_bytes} bytes of values, but the file has {size} bytes")
-        groups = [_RowGroup(column, i, count) for i, count in enumerate(counts) if count > 0]
-    return Vectors(list(groups), [label] * len(groups))
+    groups = [
+        Group((count, column.width), column.dtype, partial(column.read, number, first))
+        for number, (count, first) in enumerate(zip(counts, accumulate(counts, initial=0), strict=False))
+        if count > 0
+    ]
+    return Vectors(groups, [label] * len(groups))
 
 
 def _choose(path: Path, schema: Any, types: Any, name: str | None) -> str:
@@ -68,10 +77,7 @@ def _is_number(kind: Any, types: Any) -> bool:
 
 
 class _Column:
-    """A column of lists, read a row group at a time; the last one read is kept.
-
-    Threads take turns: an open file of pyarrow is for one at a time, and crashes the process otherwise.
-    """
+    """A column of lists. One thread at a time may read it: pyarrow crashes the process otherwise."""
 
     def __init__(self, path: Path, file: Any, name: str) -> None:
         self.name = name
@@ -80,8 +86,6 @@ class _Column:
         kind = file.schema_arrow.field(name).type
         self.dtype = np.dtype(kind.value_type.to_pandas_dtype())
         self.width = kind.list_size if hasattr(kind, "list_size") else self._first_width()
-        self._turn = Lock()
-        self._read_once = lru_cache(maxsize=1)(self._read)
 
     def _first_width(self) -> int:
         for batch in self._file.iter_batches(batch_size=1, columns=[self.name]):
@@ -90,19 +94,19 @@ class _Column:
             return len(first)
         return 0
 
-    def read(self, group: int) -> NDArray[Any]:
-        """The rows of a row group."""
-        with self._turn:
-            return self._read_once(group)
-
-    def _read(self, group: int) -> NDArray[Any]:
-        lists = self._file.read_row_group(group, columns=[self.name]).column(0).combine_chunks()
-        values = lists.flatten()
-        ragged = (np.diff(_offsets(lists)) != self.width).any()
-        if ragged or lists.null_count or values.null_count:
-            self._check_rows(lists, sum(self._file.metadata.row_group(i).num_rows for i in range(group)))
-        array: NDArray[Any] = values.to_numpy(zero_copy_only=False)
-        return array.reshape(-1, self.width)
+    def read(self, group: int, first: int) -> NDArray[Any]:
+        """The rows of a row group, the first of which has a number in the file."""
+        rows = np.empty((self._file.metadata.row_group(group).num_rows, self.width), self.dtype)
+        done = 0
+        for batch in self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[self.name]):
+            lists = batch.column(0)
+            values = lists.flatten()
+            ragged = (np.diff(_offsets(lists)) != self.width).any()
+            if ragged or lists.null_count or values.null_count:
+                self._check_rows(lists, first + done)
+            rows[done : done + len(lists)] = values.to_numpy(zero_copy_only=False).reshape(-1, self.width)
+            done += len(lists)
+        return rows[:done]
 
     def _check_rows(self, lists: Any, first: int) -> None:
         """Name the first of these rows that is not as it should be, in the count of the file."""
@@ -122,16 +126,3 @@ class _Column:
 def _offsets(lists: Any) -> NDArray[Any]:
     offsets: NDArray[Any] = lists.offsets.to_numpy() if hasattr(lists, "offsets") else np.empty(0, np.int64)
     return offsets
-
-
-class _RowGroup:
-    """Some rows of a column that are stored, and read, together."""
-
-    def __init__(self, column: _Column, number: int, n_rows: int) -> None:
-        self._column = column
-        self._number = number
-        self.shape: tuple[int, ...] = (n_rows, column.width)
-        self.dtype = column.dtype
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return self._column.read(self._number)[rows]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from closure_kmeans._files import FileFormatError, reading
+from closure_kmeans._files import FileFormatError, check_uncut, reading
 
 # Bytes read at a time where all rows are read.
 BLOCK_BYTES = 1 << 24
+# Bytes of small chunks that are read together: to open a file for each would take longer than to read it.
+GROUP_BYTES = 1 << 20
+# Groups that are kept: two, as threads that read blocks in order may be in neighbouring ones, or more of small ones.
+KEPT_GROUPS, KEPT_BYTES = 2, 1 << 23
 # Names that an error lists.
 LISTED_NAMES = 10
 
@@ -31,17 +39,43 @@ class Rows(Protocol):
         """Some consecutive rows."""
 
 
+class Group(NamedTuple):
+    """Rows that are stored, and so read, as a whole: chunks of HDF5 and zarr, a row group of Parquet."""
+
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    read: Callable[[], Any]
+
+
+def by_chunks(rows: Any) -> list[Rows | Group]:
+    """The parts of rows: groups of whole chunks, if they are stored in chunks, and else the rows themselves."""
+    chunks = getattr(rows, "chunks", None)
+    if not chunks or not isinstance(chunks[0], int):  # those of Dask are tuples
+        return [rows]
+    n_rows, width = rows.shape
+    dtype = np.dtype(rows.dtype)
+    size = chunks[0] * max(1, GROUP_BYTES // (chunks[0] * width * dtype.itemsize))
+    some = [slice(first, min(first + size, n_rows)) for first in range(0, n_rows, size)]
+    return [Group((part.stop - part.start, width), dtype, partial(rows.__getitem__, part)) for part in some]
+
+
 class Vectors:
     """Rows in one or more parts that follow each other, read as they are asked for.
 
-    Slices are NumPy arrays. ``np.asarray`` reads all rows, and so does ``fit``.
+    Slices are NumPy arrays, and copies. ``np.asarray`` reads all rows, and so does ``fit``. The last groups that were
+    read are kept: so rows that are asked for in order, block by block and by several threads, are read once.
 
     Parameters
     ----------
-    parts : list of Rows
+    parts : list of Rows, Group and Vectors
         Parts of equal width and dtype.
     labels : list of str
         What to call each part in an error.
+
+    Attributes
+    ----------
+    group_bytes : int
+        Size of the largest group.
 
     Examples
     --------
@@ -50,21 +84,32 @@ class Vectors:
     ((5, 2), [[0.0, 0.0], [1.0, 1.0]])
     """
 
-    def __init__(self, parts: list[Rows], labels: list[str]) -> None:
+    def __init__(self, parts: Sequence[Rows | Group], labels: list[str]) -> None:
+        self._parts: list[Rows | Group] = []
+        self._labels: list[str] = []
         for part, label in zip(parts, labels, strict=True):
+            self._parts += part._parts if isinstance(part, Vectors) else [part]
+            self._labels += part._labels if isinstance(part, Vectors) else [label]
+        first = self._parts[0]
+        for part, label in zip(self._parts, self._labels, strict=True):
             check_kind(label, part.shape, np.dtype(part.dtype))
-            for what, own, first in (
-                ("width", part.shape[1], parts[0].shape[1]),
-                ("dtype", np.dtype(part.dtype), np.dtype(parts[0].dtype)),
+            for what, own, expected in (
+                ("width", part.shape[1], first.shape[1]),
+                ("dtype", np.dtype(part.dtype), np.dtype(first.dtype)),
             ):
-                if own != first:
-                    raise FileFormatError(f"'{label}' must have the {what} of '{labels[0]}', {first}, but has {own}")
-        self._parts = parts
-        self._labels = labels
-        self._starts = np.cumsum([0] + [part.shape[0] for part in parts]).tolist()
-        self.shape: tuple[int, int] = (self._starts[-1], int(parts[0].shape[1]))
-        self.dtype = np.dtype(parts[0].dtype)
+                if own != expected:
+                    raise FileFormatError(
+                        f"'{label}' must have the {what} of '{self._labels[0]}', {expected}, but has {own}"
+                    )
+        self._starts = np.cumsum([0] + [part.shape[0] for part in self._parts]).tolist()
+        self._kept: dict[int, NDArray[Any]] = {}  # groups by their number, the oldest first
+        self._turn = Lock()
+        self.shape: tuple[int, int] = (self._starts[-1], int(first.shape[1]))
+        self.dtype = np.dtype(first.dtype)
         self.ndim = 2
+        longest = max((part.shape[0] for part in self._parts if isinstance(part, Group)), default=0)
+        self.group_bytes = longest * self.shape[1] * self.dtype.itemsize
+        self._n_kept = max(KEPT_GROUPS, KEPT_BYTES // max(1, self.group_bytes))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -75,16 +120,12 @@ class Vectors:
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         if not isinstance(rows, slice):
             raise TypeError(f"vectors are read by slices of rows, got {type(rows).__name__}")
-        first, last, step = rows.indices(len(self))
-        if step < 1:
-            raise ValueError(f"slices of vectors must go forward, got a step of {step}")
-        pieces = [np.empty((0, self.shape[1]), self.dtype)]
-        for part, label, begin in zip(self._parts, self._labels, self._starts, strict=False):
-            skip = max(0, -(-(begin - first) // step)) * step
-            inside = slice(first + skip - begin, min(last - begin, part.shape[0]), step)
-            if inside.start < inside.stop:
-                pieces.append(_read(part, inside, label))
-        return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
+        wanted = range(*rows.indices(len(self)))
+        if wanted.step < 1:
+            raise ValueError(f"slices of vectors must go forward, got a step of {wanted.step}")
+        result = np.empty((len(wanted), self.shape[1]), self.dtype)
+        self._read(wanted, result)
+        return result
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
@@ -92,17 +133,40 @@ class Vectors:
         result = np.empty(self.shape, dtype or self.dtype)
         n_rows = max(1, BLOCK_BYTES // (self.shape[1] * self.dtype.itemsize))
         for first in range(0, len(self), n_rows):
-            result[first : first + n_rows] = self[first : first + n_rows]
+            block = result[first : first + n_rows]
+            self._read(range(first, first + len(block)), block)
         return result
 
+    def _read(self, wanted: range, result: NDArray[Any]) -> None:
+        """Read rows, part by part."""
+        done = 0
+        while done < len(wanted):
+            number = bisect_right(self._starts, wanted[done]) - 1
+            begin, end = self._starts[number : number + 2]
+            rows = slice(wanted[done] - begin, min(wanted.stop, end) - begin, wanted.step)
+            block = self._read_part(number, rows)
+            result[done : done + len(block)] = block
+            done += len(block)
 
-def _read(part: Rows, rows: slice, label: str) -> NDArray[Any]:
-    with reading(Path(label), "vectors"):
-        block = np.asarray(part[rows])
-    expected = (len(range(rows.start, rows.stop, rows.step)), part.shape[1])
-    if block.shape != expected:
-        raise FileFormatError(f"'{label}' must hold {expected} values at row {rows.start}, but holds {block.shape}")
-    return block
+    def _read_part(self, number: int, rows: slice) -> NDArray[Any]:
+        part, label = self._parts[number], self._labels[number]
+        check_uncut(part)
+        with reading(Path(label), "vectors"):
+            block = self._group(number, part)[rows] if isinstance(part, Group) else np.asarray(part[rows])
+        expected = (len(range(rows.start, rows.stop, rows.step)), self.shape[1])
+        if block.shape != expected:
+            first = self._starts[number] + rows.start
+            raise FileFormatError(f"'{label}' must hold {expected} values at row {first}, but holds {block.shape}")
+        return block
+
+    def _group(self, number: int, group: Group) -> NDArray[Any]:
+        """A whole group. Threads take turns: an open Parquet file is for one at a time."""
+        with self._turn:
+            if number not in self._kept:
+                if len(self._kept) == self._n_kept:
+                    del self._kept[next(iter(self._kept))]  # before there is one more
+                self._kept[number] = np.asarray(group.read())
+            return self._kept[number]
 
 
 def check_kind(label: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
