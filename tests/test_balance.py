@@ -154,11 +154,29 @@ def test_nobody_is_admitted_beyond_the_room(seed, n, room, weighted):
         (-1, ValueError, "max_size must be at least 0, got -1"),
         (29, ValueError, "max_size must be at least the mean size of a cluster, 30, got 29"),
         (float("nan"), ValueError, "max_size must be at least 0, got nan"),
+        (
+            30.5,
+            ValueError,
+            "max_size must leave room for all 6050 rows: 200 clusters of at most 30.5 hold 30 whole rows each; "
+            "it must be at least 31",
+        ),
     ],
 )
 def test_bad_targets(X, max_size, error, message):
+    X = X if max_size != 30.5 else np.concatenate([X, X[:50]])
     with pytest.raises(error, match=message):
         ClosureKMeans(200, max_size=max_size).fit(X)
+
+
+def test_whole_rows_must_fit(X):
+    """Eight clusters of up to seven and a half rows hold 56 of 60."""
+    with pytest.raises(ValueError, match=r"hold 7 whole rows each; it must be at least 8$"):
+        ClosureKMeans(8, max_size=7.5).fit(X[:60])
+    with pytest.raises(ValueError, match=r"hold 7 whole rows each; it must be at least 4$"):
+        ClosureKMeans(8, max_size=3.75).fit(X[:60], sample_weight=np.full(60, 0.5))
+    with pytest.raises(ValueError, match=r"max_size must be at least the weight of the heaviest row, 9, got 8\.6"):
+        ClosureKMeans(8, max_size=8.6).fit(X[:60], sample_weight=[9.0] + [1.0] * 59)
+    assert ClosureKMeans(8, max_size=8, random_state=0).fit(X[:60]).cluster_sizes_.max() <= 8
 
 
 def test_a_hierarchy_is_not_balanced(X):

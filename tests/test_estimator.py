@@ -134,6 +134,45 @@ def test_n_active_counts_the_rows_that_changed_their_cluster(X, make):
     assert step.history_[0].n_active == np.count_nonzero(step.labels_ != start)
 
 
+@every_flat_method
+def test_one_iteration_from_given_centers_is_one_step(X, make):
+    """The start's own assignment counts, as in scikit-learn."""
+    centers = np.asarray(X[:50], np.float64)
+    step = make(init=centers, max_iter=1, random_state=0).fit(X)
+    nearest, _ = reference.search_nearest(X, centers)
+    np.testing.assert_array_equal(step.labels_, nearest)
+    means, _, _ = reference.update_clusters(X, np.ones(len(X)), nearest, centers)
+    np.testing.assert_allclose(step.cluster_centers_, means, rtol=1e-5)
+    assert (step.n_iter_, step.stopped_by_, len(step.history_)) == (1, "max_iter", 1)
+    assert (step.history_[0].n_active, step.history_[0].n_candidates) == (len(X), 50)
+    two = make(init=centers, max_iter=2, random_state=0).fit(X)
+    assert two.n_iter_ == 2
+    assert two.history_[0].inertia == step.inertia_ > two.inertia_
+
+
+def test_a_callback_may_stop_after_the_start(X):
+    seen = []
+    model = ClosureKMeans(50, init=X[:50], callback=lambda record: seen.append(record) or True).fit(X)
+    assert (model.stopped_by_, len(seen)) == ("callback", 1)
+
+
+@pytest.mark.parametrize("k", [60, 800])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_labels_of_the_nearest_centers(k, metric):
+    """The labels of a fit differ from the nearest centres for some rows; on request they are the same."""
+    X = load_sift()[:8000].astype(np.float32)
+    weights = np.random.default_rng(0).random(len(X)) + 0.5
+    model = ClosureKMeans(k, metric=metric, random_state=0).fit(X, sample_weight=weights)
+    before = model.labels_
+    nearest = model.predict(X)
+    assert 0 < np.count_nonzero(before != nearest) < 0.1 * len(X)
+    assert model.relabel(X, weights) is model
+    np.testing.assert_array_equal(model.labels_, nearest)
+    np.testing.assert_allclose(model.cluster_sizes_, np.bincount(nearest, weights, k))
+    assert model.inertia_ == pytest.approx(-model.score(X, sample_weight=weights))
+    assert model.labels_.dtype == before.dtype
+
+
 def test_fit_predict_is_fit(X, fitted_by_any):
     np.testing.assert_array_equal(clone(fitted_by_any).fit_predict(X), fitted_by_any.labels_)
 

@@ -153,6 +153,22 @@ def number(name: str, value: object, minimum: float, maximum: float = math.inf) 
         raise ValueError(f"{name} must be at most {maximum}, got {value}")
 
 
+def max_size(value: float, weights: NDArray[np.float64], n_rows: int, n_clusters: int) -> None:
+    """An upper bound on the cluster size that leaves room for all rows, each of which is in one cluster as a whole."""
+    smallest = float(np.broadcast_to(weights, n_rows).sum() / n_clusters)
+    if value < smallest:
+        raise ValueError(f"max_size must be at least the mean size of a cluster, {smallest:g}, got {value:g}")
+    heaviest = float(weights.max())
+    if value < heaviest:
+        raise ValueError(f"max_size must be at least the weight of the heaviest row, {heaviest:g}, got {value:g}")
+    n_each = math.floor(value / heaviest)
+    if len(weights) == 1 and n_each * n_clusters < n_rows:
+        raise ValueError(
+            f"max_size must leave room for all {n_rows} rows: {n_clusters} clusters of at most {value:g} hold {n_each} "
+            f"whole rows each; it must be at least {-(-n_rows // n_clusters) * heaviest:g}"
+        )
+
+
 def choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """One of several words."""
     if not isinstance(value, str) or value not in allowed:

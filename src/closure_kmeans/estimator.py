@@ -56,7 +56,7 @@ class ClosureKMeans(BaseKMeans):
     init : {"tree", "random"}, array or model, default="tree"
         The start: the cells of a random partition tree cut at k cells; k random rows; given centres, of shape
         (k, d); given labels, of shape (n,); or a fitted model, whose clusters keep their ids. If it has fewer than k,
-        those of largest error are split.
+        those of largest error are split. The assignment to given centres counts as the first iteration.
     metric : {"euclidean", "cosine"}, default="euclidean"
         "cosine" is spherical k-means: rows are divided by their lengths, and so are the centres. The rows are then held
         in float32, or float64 if they come so.
@@ -93,9 +93,9 @@ class ClosureKMeans(BaseKMeans):
     tree_dims : int, default=16
         Principal dimensions in which trees are grown; ``None`` for all dimensions.
     max_size : float, default=None
-        What the largest cluster should have at most, in rows or their weight: balanced clusters. A full one admits
-        nobody, and a penalty makes it dearer from iteration to iteration. The distortion may then rise, and
-        ``predict``, which looks for the nearest centre, is not balanced.
+        Upper bound on the cluster size, in rows or their weight: balanced clusters. Full clusters accept no points; a
+        growing penalty pushes border points out. The distortion may then rise, and ``predict``, which looks for the
+        nearest centre, is not balanced.
     memory_limit : int or str, default=None
         Bytes, or a text such as "1GB", that the fit may take beyond the centres, for data larger than memory: a memory
         map, or what ``open_vectors`` returns. The rows are laid out in a temporary file and read in slabs.
@@ -124,7 +124,7 @@ class ClosureKMeans(BaseKMeans):
     cluster_sizes_ : (k,) array of float64
         Number of rows of each cluster, or their weight.
     labels_ : (n,) array of int32
-        Cluster of each row.
+        Cluster of each row. Some rows, up to a few in a hundred, are nearer to another centre: see ``relabel``.
     inertia_ : float
         Sum of the squared distances of the rows to their centres, weighted by ``sample_weight``. With the cosine
         metric these are 2 - 2 cos of the angle between them.
@@ -287,6 +287,9 @@ class ClosureKMeans(BaseKMeans):
             state = record.checkpoint.restore(state, neighborhoods, rng)
             if record.checkpoint.converged:
                 return Outcome(state, "converged", {})
+        stopped_by = self._count_start(state, len(state.labels), record)
+        if stopped_by is not None:
+            return Outcome(state, stopped_by, {})
         improved, stopped_by = cluster_by_closures(
             points,
             state,
@@ -314,11 +317,7 @@ class ClosureKMeans(BaseKMeans):
     def _weights(self, sample_weight: ArrayLike | None, rows: Any) -> NDArray[np.float64]:
         weights = super()._weights(sample_weight, rows)
         if self.max_size is not None:
-            mean_size = np.broadcast_to(weights, len(rows)).sum() / self.n_clusters
-            if self.max_size < mean_size:
-                raise ValueError(
-                    f"max_size must be at least the mean size of a cluster, {mean_size:g}, got {self.max_size:g}"
-                )
+            check.max_size(self.max_size, weights, len(rows), self.n_clusters)
         if self.memory_limit is not None and not weights.all():
             raise ValueError("sample_weight must be above 0 with memory_limit: leave out the rows that weigh nothing")
         return weights

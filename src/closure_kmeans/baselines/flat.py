@@ -74,9 +74,14 @@ class FlatKMeans(BaseKMeans):
             labels, n_pairs = assign(state.clusters, state.labels)
             return move(points, state, labels, n_pairs, threads, n_trees=self._n_trees, may_rise=self._may_rise)
 
+        start = Clustering(labels, update(points, labels, self.n_clusters, threads))
+        reason = self._count_start(start, len(labels), record)
+        if reason is not None:
+            return Outcome(start, reason, {})
         state, stopped_by = alternate(
-            Clustering(labels, update(points, labels, self.n_clusters, threads)),
+            start,
             take_step,
+            n_done=len(record.history),
             max_iter=self.max_iter,
             tol=self.tol,
             measure_accuracy=partial(sample_accuracy, points, threads),

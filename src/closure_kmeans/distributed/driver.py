@@ -184,10 +184,14 @@ class Driver:
 
     # -- an iteration --------------------------------------------------------------------------------------------------
 
-    def step(self, extrapolate: bool, hartigan: bool, tol: float, spare: list[NDArray[Any]], state: Clustering) -> Step:
-        """One assignment and one update; the distortion does not rise (theorem 1)."""
-        # The way that centres come from the start says little about where they are heading.
-        ahead = None if extrapolate and self._iteration > 1 else state.clusters
+    def step(
+        self, extrapolate_from: float, hartigan: bool, tol: float, spare: list[NDArray[Any]], state: Clustering
+    ) -> Step:
+        """One assignment and one update; the distortion does not rise (theorem 1).
+
+        Centres are extrapolated after so many iterations.
+        """
+        ahead = None if self._iteration >= extrapolate_from else state.clusters
         return take_step(
             self._points,
             state,

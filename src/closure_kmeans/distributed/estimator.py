@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -261,10 +262,15 @@ verbose
         )
 
     def _iterate(self, driver: Driver, state: Clustering, record: Recorder) -> tuple[Clustering, str]:
+        stopped_by = self._count_start(state, int(driver.layout.starts[-1]), record)
+        if stopped_by is not None:
+            return state, stopped_by
         spare: list[NDArray[Any]] = []
+        # The way that centres come from the start says little about where they are heading.
+        extrapolate_from = 2 + self._centers_given if self.extrapolate else math.inf
         return alternate(
             state,
-            partial(driver.step, self.extrapolate, self.rule == "hartigan", self.tol, spare),
+            partial(driver.step, extrapolate_from, self.rule == "hartigan", self.tol, spare),
             n_done=len(record.history),
             max_iter=self.max_iter,
             tol=self.tol,
