@@ -520,7 +520,7 @@ def test_the_size_of_a_model_is_known_before_the_fit(tmp_path, dtype, training):
             r"b\.npy' needs 8,000 bytes, 65,200 with the other files to write",
         ),
         ("predict words.safetensors many.npy -o {}/a.npy", r"a\.npy' needs 80,000 bytes"),
-        ("predict words.safetensors many.npy -o b.npy --distances {}/a.npy", r"a\.npy' needs 160,000 bytes"),
+        ("predict words.safetensors many.npy -o - --distances {}/a.npy", r"a\.npy' needs 160,000 bytes"),
         ("export words.safetensors --vectors many.npy --members {}/a.npz", r"a\.npz' needs 80,240 bytes"),
     ],
 )
