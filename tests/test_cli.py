@@ -2,6 +2,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from closure_kmeans import ClosureKMeans, Iteration, __version__, cli, load, met
 from closure_kmeans.cli.common import duration
 from closure_kmeans.cli.progress import clock, seconds_left
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.storage import model_size
 from closure_kmeans.vectors import open_vectors, save_vectors
 
 
@@ -410,6 +412,73 @@ def test_a_fit_outlives_those_who_watch_it(here):
     assert (here / "new.safetensors").read_bytes() == (here / "words.safetensors").read_bytes()
 
 
+def closing(descriptor, *arguments):
+    """A process that begins with one of its standard streams closed."""
+    return process(*arguments, preexec_fn=lambda: os.close(descriptor))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="descriptors")
+@pytest.mark.parametrize("descriptor", [0, 1, 2])
+def test_a_fit_works_while_a_standard_stream_is_closed(here, descriptor):
+    result = closing(descriptor, "fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "--labels", "labels.npy")
+    assert result.returncode == 0, result.stderr
+    assert (here / "new.safetensors").read_bytes() == (here / "words.safetensors").read_bytes()
+    assert np.load("labels.npy").shape == (2000,)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="descriptors")
+@pytest.mark.parametrize(
+    ("descriptor", "arguments", "message"),
+    [
+        (0, ("fit", "-", "-k", 3, "-o", "a.safetensors"), b"Invalid value for 'VECTORS': standard input is closed"),
+        (0, ("export", "words.safetensors", "--vectors", "-", "--labels", "a.npy"), b"'--vectors': standard input is"),
+        (1, ("fit", "rows.u8bin", "-k", 3, "-o", "a.safetensors", "--labels", "-"), b"'--labels': standard output is"),
+        (1, ("predict", "words.safetensors", "rows.u8bin", "-o", "-"), b"'-o' / '--output': standard output is closed"),
+    ],
+)
+def test_a_closed_stream_that_is_named(here, descriptor, arguments, message):
+    result = closing(descriptor, *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert sorted(os.listdir()) == ["rows.u8bin", "words.safetensors"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        ("explore words.safetensors --vectors rows.u8bin --labels pipe.npy", "--labels"),
+        ("explore words.safetensors --vectors rows.u8bin --metadata pipe.csv", "--metadata"),
+        ("explore words.safetensors --vectors rows.u8bin --images pipe.npy", "--images"),
+        ("explore words.safetensors --vectors pipe.npy", "--vectors"),
+        ("explore --index pipe.npy", "--index"),
+        ("explore --checkpoint pipe.npy", "--checkpoint"),
+        ("report pipe.npy -o a.html", "MODEL"),
+        ("predict pipe.npy rows.u8bin -o a.npy", "MODEL"),
+        ("predict words.safetensors pipe.npy -o a.npy", "VECTORS"),
+        ("predict words.safetensors rows.u8bin -o pipe.npy", "--output"),
+        ("evaluate words.safetensors rows.u8bin --truth pipe.npy", "--truth"),
+        ("export words.safetensors --vectors pipe.npy --labels a.npy", "--vectors"),
+        ("info pipe.npy", "PATH"),
+        ("fit pipe.npy -k 3 -o a.safetensors", "VECTORS"),
+        ("fit rows.u8bin -k 3 -o a.safetensors --checkpoint pipe.npy", "--checkpoint"),
+        ("fit rows.u8bin -k 3 -o a.safetensors --scratch pipe.npy", "--scratch"),
+        ("retrieval index pipe.npy -o a.index", "PHOTOS"),
+        ("retrieval query pipe.npy rows.u8bin", "INDEX"),
+        ("retrieval query words.safetensors pipe.npy", "IMAGE"),
+        ("retrieval add words.safetensors . --work pipe.npy", "--work"),
+    ],
+)
+def test_a_pipe_is_not_waited_for(run, here, arguments, option):
+    for name in ("pipe.npy", "pipe.csv"):
+        os.mkfifo(name)
+    result = run(*arguments.split())
+    assert result.exit_code == 2
+    assert re.search(
+        rf"Invalid value for .*{option}\W.*: 'pipe\.\w+' (must be a file or a folder|exists)", result.output
+    )
+
+
 def test_what_is_wrong_with_standard_input(here):
     result = process("predict", "words.safetensors", "-", "-o", "-", input=(here / "rows.u8bin").read_bytes())
     assert result.returncode == 1
@@ -425,6 +494,73 @@ def test_standard_input_that_finds_no_room(run, here, monkeypatch):
     assert result.exit_code == 1
     assert "Error: standard input could not be kept in '" in result.output
     assert "': No space left on device" in result.output
+
+
+# -- room on the disk --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full_disk(tmp_path, monkeypatch):
+    """A folder with room for 60 kB."""
+    (tmp_path / "disk").mkdir()
+    usage = shutil.disk_usage(tmp_path)._replace(free=61_440)
+    monkeypatch.setattr("closure_kmeans._files.shutil.disk_usage", lambda folder: usage)
+    return tmp_path / "disk"
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_size_of_a_model_is_known_before_the_fit(tmp_path, dtype, training):
+    X = load_sift()[:1000].astype(dtype)
+    model = ClosureKMeans(200, max_iter=5, random_state=0).fit(X)
+    model.save(tmp_path / "words.safetensors", training=training)
+    estimate = model_size(200, 128, dtype, n_labels=1000 if training else 0)
+    assert 0 < (tmp_path / "words.safetensors").stat().st_size - estimate < 4000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("fit rows.u8bin -k 300 -o {}/a.safetensors", r"a\.safetensors' needs 156,000 bytes"),
+        ("fit rows.u8bin -k 110 -o {}/a.safetensors --training", r"a\.safetensors' needs 65,200 bytes"),
+        (
+            "fit rows.u8bin -k 110 -o {0}/a.safetensors --labels {0}/b.npy",
+            r"b\.npy' needs 8,000 bytes, 65,200 with the other files to write",
+        ),
+        ("predict words.safetensors many.npy -o {}/a.npy", r"a\.npy' needs 80,000 bytes"),
+        ("predict words.safetensors many.npy -o - --distances {}/a.npy", r"a\.npy' needs 160,000 bytes"),
+        ("export words.safetensors --vectors many.npy --members {}/a.npz", r"a\.npz' needs 80,240 bytes"),
+    ],
+)
+def test_what_will_not_fit_on_the_disk_is_found_before_the_work(run, here, monkeypatch, full_disk, arguments, message):
+    np.save("many.npy", np.tile(load_sift()[:2000], (10, 1)))
+    for work in (
+        "closure_kmeans.cli.fit._run",
+        "closure_kmeans.cli.predict.assign",
+        "closure_kmeans.cli.export.assign",
+    ):
+        monkeypatch.setattr(work, None)
+    result = run(*arguments.format(full_disk).split())
+    assert result.exit_code == 1
+    assert re.search(rf"Error: '.*{message}, but '.*disk' has 61,440 free", result.output), result.output
+    assert os.listdir(full_disk) == []
+
+
+def test_what_fits_on_the_disk_is_written(run, here, small_disk):
+    options = ("-o", small_disk / "a.safetensors", "--labels", small_disk / "b.npy")
+    assert run("fit", "rows.u8bin", "-k", 90, *options).exit_code == 0
+    assert (small_disk / "a.safetensors").stat().st_size > 90 * 128 * 4
+
+
+def test_a_checkpoint_that_will_not_fit_is_found_before_the_first_iteration(full_disk):
+    done = []
+    model = ClosureKMeans(300, checkpoint=full_disk / "ck", random_state=0, callback=done.append)
+    with pytest.raises(
+        OSError, match=r"checkpoint\.safetensors' needs 170,000 bytes, but '.*' has 61,440 free"
+    ) as caught:
+        model.fit(load_sift()[:2000])
+    assert caught.value.errno == errno.ENOSPC
+    assert done == []
 
 
 def test_evaluate(run, here):

@@ -1,10 +1,13 @@
 import base64
+import inspect
 import io
 import json
 import os
 import re
 import sys
+import threading
 import time
+from functools import partial
 
 import numpy as np
 import pyarrow
@@ -16,7 +19,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from closure_kmeans import ClosureKMeans, Iteration, cli, load
-from closure_kmeans.explorer import charts, pictures
+from closure_kmeans.explorer import budget, charts, pictures
 from closure_kmeans.explorer.catalog import Catalog
 from closure_kmeans.explorer.centers import closest_distances, project, squares_to
 from closure_kmeans.explorer.fit import fit_of_checkpoint, fit_of_model
@@ -25,6 +28,7 @@ from closure_kmeans.explorer.pictures import array_pictures, draw_vector, open_p
 from closure_kmeans.explorer.rendering import measure, pages, percent
 from closure_kmeans.explorer.report import write_report
 from closure_kmeans.explorer.server import access, address, bind
+from closure_kmeans.features import images
 from closure_kmeans.vectors import FileFormatError
 from tests.explorer_data import COLORS, make_catalog, make_metadata, make_pixels, make_rows
 
@@ -241,6 +245,52 @@ def test_pictures_of_arrays_and_files(tmp_path):
     assert opened(folder.small(0)).getpixel((3, 3))[0] > 240  # in colour
     named = open_pictures(tmp_path, ["1.png", "0.png", "1.png"])
     assert opened(named.large(0)).size == (400, 300)
+
+
+def test_pixels_that_a_file_holds_while_it_is_decoded(tmp_path, monkeypatch):
+    photo = Image.new("RGB", (800, 400))
+    for name, options in (("a.png", {}), ("a.jpg", {}), ("whole.jpg", {"progressive": True})):
+        photo.save(tmp_path / name, **options)
+    (tmp_path / "none.png").write_text("no image")
+    count = partial(budget._count_pixels, max_side=160)
+    assert count(tmp_path / "a.png") == count(tmp_path / "whole.jpg") == 320_000
+    assert count(tmp_path / "a.jpg") == 200 * 100  # decoded at a quarter
+    assert count(tmp_path / "none.png") == count(tmp_path / "gone.png") == 0
+    monkeypatch.setattr(images, "MAX_PIXELS", 1000)
+    assert count(tmp_path / "a.jpg") == 0  # it is refused
+    assert inspect.signature(images.load_image).parameters["max_pixels"].default <= budget.MOST_PIXELS
+
+
+def test_a_large_picture_is_not_passed_by_small_ones():
+    limited, order = budget.PixelBudget(100), []
+
+    def ask(n_pixels):
+        with limited.hold(n_pixels):
+            order.append(n_pixels)
+
+    with limited.hold(60):
+        large = threading.Thread(target=ask, args=(100,))
+        large.start()
+        large.join(0.05)
+        small = threading.Thread(target=ask, args=(40,))
+        small.start()
+        small.join(0.05)
+        assert order == []
+    large.join(60)
+    small.join(60)
+    assert order == [100, 40]
+
+
+def test_the_budget_is_given_back_when_decoding_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "BUDGET", limited := budget.PixelBudget(2_000))
+    Image.effect_noise((40, 40), 50).save(tmp_path / "cut.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:-900])
+    for _ in range(3):
+        with pytest.raises(ValueError, match="must be a whole and valid image"):
+            open_pictures(tmp_path).small(0)
+    assert limited._free == 2_000
+    with pytest.raises(ValueError, match="a picture must have at most 2000 pixels, got 2500"):
+        array_pictures(np.zeros((1, 50, 50), np.uint8)).small(0)
 
 
 def test_transparency_lies_on_white(tmp_path):

@@ -19,13 +19,16 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from closure_kmeans import ClosureKMeans, cli
-from closure_kmeans.explorer import queries, query_pages
+from closure_kmeans.explorer import pictures, queries, query_pages
 from closure_kmeans.explorer.app import make_app
+from closure_kmeans.explorer.budget import PixelBudget
 from closure_kmeans.explorer.catalog import Catalog
 from closure_kmeans.explorer.fit import Fit, fit_of_checkpoint, fit_of_model
 from closure_kmeans.explorer.metadata import Metadata
+from closure_kmeans.explorer.pictures import folder_pictures
 from closure_kmeans.explorer.queries import Searches
 from closure_kmeans.explorer.server import running
+from closure_kmeans.features import images
 from tests.explorer_data import make_catalog, make_index, make_rows, write_photos
 
 HERE = "http://127.0.0.1:8643"
@@ -327,6 +330,47 @@ def test_a_picture_of_too_many_pixels(client, monkeypatch):
     assert "at most max_pixels=1000 pixels" in refused.json()["error"]
 
 
+def test_a_hundred_large_pictures_are_never_decoded_at_once(catalog, searches, photos, tmp_path, monkeypatch):
+    """Views and uploads share one budget of pixels."""
+    Image.new("RGB", (90, 100)).save(tmp_path / "large.png")
+    Image.new("RGB", (20, 20)).save(tmp_path / "small.png")
+    content = (photos / "flower0-0.jpg").read_bytes()  # 300 x 210
+    held, most, lock = 0, 0, threading.Lock()
+    decode = images.decode
+
+    def counted(path, *arguments, **options):
+        nonlocal held, most
+        with Image.open(path) as image:
+            n_pixels = image.width * image.height
+        with lock:
+            held += n_pixels
+            most = max(most, held)
+        time.sleep(0.001)  # so that others come meanwhile
+        try:
+            return decode(path, *arguments, **options)
+        finally:
+            with lock:
+                held -= n_pixels
+
+    monkeypatch.setattr(images, "decode", counted)
+    limited = PixelBudget(70_000)
+    for module in (pictures, queries):
+        monkeypatch.setattr(module, "BUDGET", limited)
+    files = folder_pictures(tmp_path, ["large.png", "small.png"] * 150)
+    app = make_app(Catalog(catalog.model, catalog.rows, labels=catalog.labels, pictures=files), searches)
+    with running(app) as url, ThreadPoolExecutor(32) as people:
+        views = [people.submit(httpx2.get, f"{url}/items/{i}/picture", timeout=60, trust_env=False) for i in range(90)]
+        sent = [
+            people.submit(httpx2.post, f"{url}/uploads", content=content, timeout=60, trust_env=False)
+            for _ in range(10)
+        ]
+        assert {one.result(120).status_code for one in views} == {200}
+        assert {one.result(120).status_code for one in sent} == {201}
+    assert held == 0
+    assert 0 < most <= 70_000
+    assert limited._free == 70_000
+
+
 def test_old_photos_are_forgotten(searches, photos, monkeypatch):
     monkeypatch.setattr(queries, "MOST_UPLOADS", 3)
     kept = []
@@ -413,15 +457,39 @@ def test_pictures_do_not_wait_for_photos(catalog, searches, photos, monkeypatch)
 @pytest.mark.parametrize(
     ("host", "status"),
     [("127.0.0.1:8643", 200), ("localhost", 200), ("[::1]:8643", 200), ("LOCALHOST:1", 200)]
-    + [(host, 403) for host in ("evil.example", "127.0.0.1.evil.example", "", "[::2]", "0.0.0.0", "localhost.", "[")],
+    + [(host, 403) for host in ("evil.example", "127.0.0.1.evil.example", "", "[::2]", "0.0.0.0", "localhost.", "[")]
+    + [(host, 403) for host in ("[::1]evil.example", "[::1]:80@evil.example", "localhost:80@evil.example")]
+    + [(host, 403) for host in ("localhost:", "localhost:80:80", "127.0.0.1:80evil.example", "localhost:\u00b2")],
 )
 def test_the_host_is_looked_at(client, host, status):
-    assert client.get("/", headers={"host": host}).status_code == status
+    assert client.get("/", headers={"host": host.encode("latin-1")}).status_code == status
 
 
 def test_other_sites_cannot_send(client):
     for origin, status in (("http://evil.example", 403), ("null", 403), (HERE, 415)):
         assert client.post("/uploads", content=b"x", headers={"origin": origin}).status_code == status
+
+
+OPENED = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+FRAMED = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}
+SHOWN = {"sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+FETCHED = {"sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "same-origin", "none"])
+@pytest.mark.parametrize("kind", [OPENED, FRAMED, SHOWN, FETCHED])
+def test_other_sites_can_only_link_here(client, site, kind):
+    """Another port of this machine ("same-site") is another site."""
+    for path in ("/", "/items/1/picture", "/query?image=1", "/static/style.css"):
+        answer = client.get(path, headers={"sec-fetch-site": site, **kind})
+        allowed = site in ("same-origin", "none") or kind is OPENED
+        assert answer.status_code == (200 if allowed else 403)
+
+
+def test_what_other_sites_could_send_without_naming_themselves(client):
+    sent = client.post("/uploads", content=b"x", headers={"sec-fetch-site": "cross-site", **OPENED})  # by a form
+    assert sent.status_code == 403
+    assert client.get("/", headers={"origin": "http://localhost:3000"}).status_code == 403  # an older browser
 
 
 def test_the_token(catalog):
@@ -573,6 +641,7 @@ TEXTS = st.one_of(
 HEADERS = {
     "host": st.sampled_from(["127.0.0.1:8643", "localhost", "evil.example", "", "[", "a" * 300, "127.0.0.1:x", "::1"]),
     "origin": st.sampled_from([HERE, "null", "", "http://", "evil", "http://localhost:1"]),
+    "sec-fetch-site": st.sampled_from(["same-origin", "cross-site", "", "x"]),
     "cookie": st.text(st.characters(codec="latin-1", exclude_categories=["Cc"]), max_size=20),
     "range": st.sampled_from(["bytes=0-1", "bytes=-", "x"]),
     "content-length": st.sampled_from(["0", "-1", "x", "9" * 30]),

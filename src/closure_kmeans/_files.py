@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -39,6 +40,20 @@ def file_size(path: Path, minimum: int) -> int:
         is_empty = "is empty" if size == 0 else f"has {size} bytes"
         raise FileFormatError(f"'{path}' must have at least {minimum} bytes, but {is_empty}")
     return size
+
+
+def check_room(sizes: dict[Path, int]) -> None:
+    """Check before long work that files of so many bytes will fit on their disks, beside those that they replace."""
+    needed: dict[int, int] = {}
+    for path, n_bytes in sizes.items():
+        folder = path.resolve().parent
+        disk, usage = folder.stat().st_dev, shutil.disk_usage(folder)
+        needed[disk] = needed.get(disk, 0) + n_bytes
+        if needed[disk] > usage.free and usage.total > 0:  # some network file systems do not tell, and have 0
+            others = "" if needed[disk] == n_bytes else f", {needed[disk]:,} with the other files to write"
+            raise OSError(
+                errno.ENOSPC, f"'{path}' needs {n_bytes:,} bytes{others}, but '{folder}' has {usage.free:,} free"
+            )
 
 
 @contextmanager

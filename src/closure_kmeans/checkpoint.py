@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans._environment import environment
-from closure_kmeans._files import FileFormatError, reading, unfinished
+from closure_kmeans._files import FileFormatError, check_room, reading, unfinished
 from closure_kmeans._tensors import Arrays, read_facts, read_tensors, write_tensors
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.iteration import Clustering, Iteration
@@ -136,6 +136,8 @@ class Checkpoint:
     def restore(self, state: Clustering, neighborhoods: Neighborhoods, rng: np.random.Generator) -> Clustering:
         """The state as it was, and with it the neighbourhoods and the generator; where nothing is saved, as given."""
         self._neighborhoods = neighborhoods
+        if not self.converged:
+            check_room({self.path: sum(array.nbytes for array in _arrays_of(state).values())})
         if self.saved is None:
             return state
         with reading(self.path, "a checkpoint"):

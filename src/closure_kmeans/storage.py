@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 import closure_kmeans
 from closure_kmeans import _validation as check
 from closure_kmeans._files import FileFormatError, reading
 from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
 from closure_kmeans.iteration import Iteration
+from closure_kmeans.points import precision
 from closure_kmeans.quantizer import MANY_CENTERS, count_cells
 
 if TYPE_CHECKING:
@@ -47,6 +48,12 @@ BLOCK_ROWS = 1 << 16
 def save_model(model: BaseKMeans, path: str | os.PathLike[str], *, training: bool) -> None:
     """Write a fitted model; ``BaseKMeans.save`` says what for."""
     write_tensors(Path(path), "model", *pack_model(model, training=training))
+
+
+def model_size(n_clusters: int, n_features: int, dtype: DTypeLike, *, n_labels: int) -> int:
+    """The bytes of the arrays in the file of a model of rows of a dtype; the facts beside them are some kilobytes."""
+    center = n_features * np.dtype(precision(dtype)).itemsize
+    return n_clusters * (center + np.dtype(np.float64).itemsize) + n_labels * np.dtype(np.int32).itemsize
 
 
 def pack_model(model: BaseKMeans, *, training: bool = False) -> tuple[Arrays, dict[str, Any]]:

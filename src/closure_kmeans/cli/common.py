@@ -23,9 +23,12 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from closure_kmeans import metrics
+from closure_kmeans._files import check_room
 from closure_kmeans.base import BaseKMeans
 from closure_kmeans.vectors import FileFormatError, Vectors, is_shard, open_vectors, save_vectors
 
+# Bytes in a file: of a label, of a distance, and of where the rows of a cluster start.
+LABEL, DISTANCE, START = (np.dtype(kind).itemsize for kind in (np.int32, np.float64, np.int64))
 STANDARD = "-"  # standard input or output, which hold an .npy file
 # The exit code that shells have for an interrupt.
 INTERRUPTED = 130
@@ -34,8 +37,28 @@ SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 BATCH_ROWS, COUNTED_LABELS = 1 << 18, 1 << 24
 
 # Kinds of arguments.
-EXISTING_FILE = click.Path(exists=True, dir_okay=False)
-EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+class FileOrFolder(click.Path):
+    """A path to a file or a folder, never to a pipe or a device, which to open may take for ever."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Look at what is there, without opening it."""
+        path = super().convert(value, param, ctx)
+        if self.allow_dash and path == STANDARD:
+            if sys.stdin is None:
+                self.fail("standard input is closed", param, ctx)
+        elif os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+            self.fail(
+                f"'{os.fsdecode(path)}' must be a file or a folder, but is a pipe, a socket or a device", param, ctx
+            )
+        return path
+
+
+EXISTING = FileOrFolder(exists=True)
+EXISTING_FILE = FileOrFolder(exists=True, dir_okay=False)
+EXISTING_FOLDER = FileOrFolder(exists=True, file_okay=False, path_type=Path)
+EXISTING_OR_STANDARD = FileOrFolder(exists=True, allow_dash=True)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -76,6 +99,8 @@ def output_option(
     def check(text: str) -> str:
         path = Path(text)
         if text == STANDARD and standard:
+            if sys.stdout is None:
+                raise click.BadParameter("standard output is closed")
             return text
         if path.suffix.lower() not in suffixes:
             raise click.BadParameter(f"the name must end in {' or '.join(suffixes)}, got '{path.name}'")
@@ -83,6 +108,8 @@ def output_option(
             raise click.BadParameter(f"the folder '{path.parent}' does not exist")
         if not os.access(path.absolute().parent, os.W_OK):
             raise click.BadParameter(f"the folder '{path.parent}' cannot be written to")
+        if path.exists() and not path.is_file():
+            raise click.BadParameter(f"'{text}' exists and is no file")
         return text
 
     return click.option(*names, type=check, metavar="FILE", **settings)
@@ -125,12 +152,17 @@ def keep_apart(inputs: list[str | None], outputs: list[str | None]) -> None:
         taken.add(place)
 
 
+def check_outputs(sizes: dict[str | None, int]) -> None:
+    """There must be room for the files that will be written, of so many bytes."""
+    check_room({Path(path): n_bytes for path, n_bytes in sizes.items() if path not in (None, STANDARD)})
+
+
 def example(*lines: str) -> str:
     """What stands below the help of a command."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-class PathOrUrl(click.Path):
+class PathOrUrl(FileOrFolder):
     """A path that must exist, or a URL."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -140,7 +172,7 @@ class PathOrUrl(click.Path):
 
 def with_vectors(command: Command) -> Command:
     """The argument VECTORS, and the option that says which vectors in the file."""
-    return _with_vectors(click.Path(exists=True, allow_dash=True), command)
+    return _with_vectors(EXISTING_OR_STANDARD, command)
 
 
 def with_vectors_anywhere(command: Command) -> Command:

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 import closure_kmeans
 from closure_kmeans._files import library
 from closure_kmeans.cli.common import (
+    EXISTING,
     EXISTING_FILE,
+    FileOrFolder,
     assign,
     example,
     output_option,
@@ -53,11 +55,11 @@ with_items = together(
     "items",
     Items,
     click.argument("model", required=False, type=EXISTING_FILE),
-    click.option("--vectors", type=click.Path(exists=True), help="The vectors that were clustered."),
+    click.option("--vectors", type=EXISTING, help="The vectors that were clustered."),
     click.option("--labels", type=EXISTING_FILE, help="An .npy file with the cluster of each vector."),
     click.option(
         "--images",
-        type=click.Path(exists=True),
+        type=EXISTING,
         help="A folder with an image for each vector, or an .npy array of them.",
     ),
     click.option("--metadata", type=EXISTING_FILE, help="A CSV or Parquet file with a row for each vector."),
@@ -76,7 +78,7 @@ with_items = together(
 @with_threads
 @with_quiet
 @click.option("--index", "index_file", type=EXISTING_FILE, help="An index to search, of retrieval index.")
-@click.option("--checkpoint", type=click.Path(), help="The checkpoint of a fit to watch, be it still to come.")
+@click.option("--checkpoint", type=FileOrFolder(), help="The checkpoint of a fit to watch, be it still to come.")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Another address to answer at. A token is then asked for."
 )

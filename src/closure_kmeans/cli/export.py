@@ -7,7 +7,13 @@ import click
 import closure_kmeans
 from closure_kmeans import export as write
 from closure_kmeans.cli.common import (
+    DISTANCE,
+    EXISTING,
+    EXISTING_OR_STANDARD,
+    LABEL,
+    START,
     assign,
+    check_outputs,
     example,
     keep_apart,
     output_option,
@@ -25,7 +31,7 @@ from closure_kmeans.vectors import save_vectors
         "closure-kmeans export words.safetensors --vectors vectors.u8bin --members members.npz",
     )
 )
-@click.argument("model", type=click.Path(exists=True))
+@click.argument("model", type=EXISTING)
 @output_option(
     "--centers",
     suffixes=(
@@ -43,9 +49,7 @@ from closure_kmeans.vectors import save_vectors
     ),
     help="A FAISS index whose lists are the clusters.",
 )
-@click.option(
-    "--vectors", type=click.Path(exists=True, allow_dash=True), help="Vectors that the files below are about."
-)
+@click.option("--vectors", type=EXISTING_OR_STANDARD, help="Vectors that the files below are about.")
 @click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file.")
 @output_option("--labels", suffixes=(".npy",), help="The cluster of each row.")
 @output_option("--distances", suffixes=(".npy",), help="The squared distance of each row to its centre.")
@@ -87,6 +91,9 @@ def export(
         write.save_faiss(faiss, fitted)
     if vectors is not None and about_rows:
         rows = read_vectors(vectors, name)
+        n_rows = len(rows)
+        sizes = {labels: n_rows * LABEL, distances: n_rows * DISTANCE, members: n_rows * LABEL + n_clusters * START}
+        check_outputs(sizes)
         assigned, squares = assign(fitted, rows, quiet=quiet)
         if labels is not None:
             write_array(labels, assigned)

@@ -18,8 +18,11 @@ from closure_kmeans.base import BaseKMeans
 from closure_kmeans.checkpoint import checkpoint_file, describe_checkpoint, read_centers
 from closure_kmeans.cli.common import (
     INTERRUPTED,
+    LABEL,
     STANDARD,
+    FileOrFolder,
     Share,
+    check_outputs,
     duration,
     example,
     keep_apart,
@@ -40,6 +43,7 @@ from closure_kmeans.cli.progress import Progress, clock
 from closure_kmeans.distributed import DistributedClosureKMeans
 from closure_kmeans.distributed.files import fit_folder
 from closure_kmeans.distributed.sources import describe_file, list_files
+from closure_kmeans.storage import model_size
 from closure_kmeans.vectors import Vectors, open_vectors
 
 # Options that a fit on a cluster has no use for.
@@ -108,11 +112,11 @@ class _Remembering(click.Command):
 @click.option("--memory-limit", metavar="SIZE", help="Memory to take beyond the centres: 500MB, 1GB.")
 @click.option(
     "--scratch",
-    type=click.Path(exists=True, file_okay=False, writable=True),
+    type=FileOrFolder(exists=True, file_okay=False, writable=True),
     help="Folder of the temporary file of --memory-limit.",
 )
 @click.option("--paper", is_flag=True, help="The algorithm exactly as the paper has it.")
-@click.option("--checkpoint", type=click.Path(), help="Folder to save the fit to while it runs.")
+@click.option("--checkpoint", type=FileOrFolder(), help="Folder to save the fit to while it runs.")
 @click.option(
     "--checkpoint-every",
     type=duration,
@@ -166,16 +170,18 @@ def fit(
         raise click.UsageError("--json and --labels - cannot both write to standard output")
     if dask is None:
         rows: Any = read_vectors(vectors, name)
-        n_rows, model = len(rows), _new_model(paper, **settings)
-        contents = f"{n_rows:,} x {rows.shape[1]} {rows.dtype}"
+        (n_rows, width), dtype = rows.shape, rows.dtype
+        model = _new_model(paper, **settings)
     else:
         rows = vectors
         model = _new_distributed(dask, storage=storage, n_partitions=partitions, column=name, **settings)
-        n_rows, contents = _count_rows(vectors, name)
+        n_rows, width, dtype = _describe_rows(vectors, name)
+    model_bytes = model_size(model.n_clusters, width, dtype, n_labels=n_rows if training else 0)
+    check_outputs({output: model_bytes, labels: n_rows * LABEL})
     if not quiet and not as_json:
         if not kernels_are_compiled():
             click.echo("the kernels are compiled on their first use, which takes some ten seconds", err=True)
-        click.echo(f"{contents} into {model.n_clusters:,} clusters", err=True)
+        click.echo(f"{n_rows:,} x {width} {dtype} into {model.n_clusters:,} clusters", err=True)
         if checkpoint is not None and checkpoint_file(checkpoint).exists():
             found = describe_checkpoint(checkpoint)
             state = "the fit had converged" if found["converged"] else "going on"
@@ -228,14 +234,13 @@ def _check_distributed(context: click.Context, paper: bool, storage: str | None,
         raise click.UsageError(f"'{storage}' holds a fit: add --resume to go on with it, or remove the folder")
 
 
-def _count_rows(vectors: str, name: str | None) -> tuple[int, str]:
-    """The number of rows, and what they are; of files, only the beginnings are read."""
+def _describe_rows(vectors: str, name: str | None) -> tuple[int, int, np.dtype[Any]]:
+    """The number of rows, their width and their dtype; of files, only the beginnings are read."""
     found = []
     for file in list_files(vectors, name, {}):
         found.append(describe_file(file))
         file.folder.drop_copy(file.name)
-    n_rows = sum(file.n_rows for file in found)
-    return n_rows, f"{n_rows:,} x {found[0].width} {found[0].dtype}"
+    return sum(file.n_rows for file in found), found[0].width, np.dtype(found[0].dtype)
 
 
 def _check_checkpoint(checkpoint: str | None, resume: bool) -> None:

@@ -12,12 +12,12 @@ import closure_kmeans
 from closure_kmeans._files import reading
 from closure_kmeans._tensors import read_any_facts
 from closure_kmeans.checkpoint import checkpoint_file, describe_checkpoint
-from closure_kmeans.cli.common import example, report, with_json
+from closure_kmeans.cli.common import EXISTING, example, report, with_json
 from closure_kmeans.vectors import open_vectors
 
 
 @click.command(epilog=example("closure-kmeans info words.safetensors", "closure-kmeans info vectors.hdf5 --name train"))
-@click.argument("path", type=click.Path(exists=True))
+@click.argument("path", type=EXISTING)
 @click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file.")
 @with_json
 def info(path: str, name: str | None, as_json: bool) -> None:

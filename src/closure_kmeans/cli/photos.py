@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from closure_kmeans.cli.common import Manner, long_work, together
+from closure_kmeans.cli.common import FileOrFolder, Manner, long_work, together
 
 if TYPE_CHECKING:
     from closure_kmeans.retrieval import Collection, Extraction
@@ -68,7 +68,7 @@ with_collecting = together(
     Collecting,
     click.option(
         "--work",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=FileOrFolder(file_okay=False, path_type=Path),
         help="Folder to keep finished work in; what is there is not done again.",
     ),
     click.option("--skip", is_flag=True, help="Leave out images that cannot be read, and say which."),

@@ -10,9 +10,13 @@ from numpy.typing import NDArray
 
 import closure_kmeans
 from closure_kmeans.cli.common import (
+    DISTANCE,
+    EXISTING,
+    LABEL,
     STANDARD,
     Share,
     assign,
+    check_outputs,
     example,
     keep_apart,
     output_option,
@@ -38,7 +42,7 @@ SAMPLE_ROWS = 2000
         "closure-kmeans predict words.safetensors - -o - < new.npy > labels.npy",
     )
 )
-@click.argument("model", type=click.Path(exists=True))
+@click.argument("model", type=EXISTING)
 @with_vectors
 @output_option(
     "-o",
@@ -69,6 +73,7 @@ def predict(
     keep_apart([model, vectors], [output, distances])
     fitted = closure_kmeans.load(model).set_params(n_jobs=threads)
     rows = read_vectors(vectors, name)
+    check_outputs({output: len(rows) * LABEL, distances: len(rows) * DISTANCE})
     labels, squares = assign(fitted, rows, exact=exact, distances=distances is not None, quiet=quiet)
     write_array(output, labels)
     if distances is not None:
@@ -78,9 +83,9 @@ def predict(
 
 
 @click.command(epilog=example("closure-kmeans evaluate words.safetensors vectors.u8bin"))
-@click.argument("model", type=click.Path(exists=True))
+@click.argument("model", type=EXISTING)
 @with_vectors
-@click.option("--truth", type=click.Path(exists=True), help="An .npy file of true classes, for the mutual information.")
+@click.option("--truth", type=EXISTING, help="An .npy file of true classes, for the mutual information.")
 @with_threads
 @with_json
 @with_quiet

@@ -13,6 +13,7 @@ from closure_kmeans.cli.codebooks import evaluate
 from closure_kmeans.cli.common import (
     EXISTING_FILE,
     EXISTING_FOLDER,
+    FileOrFolder,
     Manner,
     example,
     keep_apart,
@@ -207,7 +208,7 @@ with_reranking = together(
     )
 )
 @with_index
-@click.argument("image", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("image", type=FileOrFolder(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--box", type=corners, metavar="x1,y1,x2,y2", help="Search for what is inside the box, in pixels of the image."
 )

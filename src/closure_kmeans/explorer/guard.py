@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 from urllib.parse import urlencode
 
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
@@ -11,6 +12,11 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+# The header Host: a name, or an address of IPv6 in brackets; then a port, or nothing.
+HOST = re.compile(r"(\[[^]]*\]|[^:]*)(:[0-9]+)?")
+# What the header Sec-Fetch-Site says of requests by our own pages, and by the user. All others are by pages of other
+# sites, or ("same-site") of other ports of this machine.
+OWN = ("same-origin", "none")
 # Everything comes from the server itself, and nothing is run or styled that is written into a page.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -62,8 +68,7 @@ class Guard:
         host = headers.get("host", "")
         if self._hosts is not None and _name(host) not in self._hosts:
             return PlainTextResponse("this server answers to this machine's own name only", 403)
-        origin = headers.get("origin")
-        if scope["method"] not in ("GET", "HEAD") and origin is not None and origin.partition("://")[2] != host:
+        if _is_foreign(scope["method"], headers):
             return PlainTextResponse("requests from pages of other sites are refused", 403)
         return None if self._token is None else self._without_token(scope, headers, self._token)
 
@@ -82,10 +87,20 @@ class Guard:
 
 
 def _name(host: str) -> str:
-    """A host without its port."""
-    if host.startswith("["):
-        return host.partition("]")[0].lower() + "]"
-    return host.partition(":")[0].lower()
+    """A host without its port; none if it is malformed."""
+    match = HOST.fullmatch(host)
+    return match[1].lower() if match else ""
+
+
+def _is_foreign(method: str, headers: Headers) -> bool:
+    """Whether a page of another origin has sent a request, otherwise than by a link that the user follows."""
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != headers.get("host"):
+        return True
+    opens_page = method in ("GET", "HEAD") and (
+        (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
+    )
+    return headers.get("sec-fetch-site", "none") not in OWN and not opens_page
 
 
 def _same(given: str, token: str) -> bool:

@@ -8,12 +8,16 @@ import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans._files import library
+from closure_kmeans.explorer.budget import BUDGET
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 # Pixels of the longer side, of a small picture and of a large one.
 SMALL, LARGE = 160, 1200
@@ -96,16 +100,22 @@ def array_pictures(pixels: NDArray[Any]) -> Pictures:
             f"pictures must be bytes of shape (n, height, width) or (n, height, width, 3), "
             f"got {pixels.dtype} of shape {pixels.shape}"
         )
-    return Pictures(lambda item, side: np.asarray(pixels[item]), len(pixels))
+
+    def read(item: int, side: int) -> NDArray[np.uint8]:
+        with BUDGET.hold(pixels.shape[1] * pixels.shape[2]):
+            return np.asarray(shrink(pixels[item], side))
+
+    return Pictures(read, len(pixels))
 
 
 def read_pixels(path: Path, side: int) -> NDArray[np.uint8]:
-    """The pixels of a file, in colour and upright; large JPEG files are decoded at a lower resolution."""
+    """The pixels of a file, in colour, upright and shrunk; large JPEG files are decoded at a lower resolution."""
     from closure_kmeans.features.images import MAX_PIXELS, at_most, decode, name_of, to_bytes
 
     name = name_of(path, None)
-    values, _ = decode(path, name, at_most(side), MAX_PIXELS, mode="RGB")
-    return to_bytes(values, name)
+    with BUDGET.decoding(path, side):
+        values, _ = decode(path, name, at_most(side), MAX_PIXELS, mode="RGB")
+        return np.asarray(shrink(to_bytes(values, name), side))
 
 
 def picture_of_file(path: Path, side: int) -> Encoded:
@@ -113,12 +123,20 @@ def picture_of_file(path: Path, side: int) -> Encoded:
     return encode(read_pixels(path, side), side)
 
 
-def encode(pixels: NDArray[np.uint8], side: int) -> Encoded:
-    """A JPEG file of pixels, shrunk to a longer side; what is transparent lies on white."""
+def shrink(pixels: NDArray[np.uint8], side: int) -> Image:
+    """A picture whose longer side has at most so many pixels."""
     from PIL import Image
 
     image = Image.fromarray(pixels)
     image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    return image
+
+
+def encode(pixels: NDArray[np.uint8], side: int) -> Encoded:
+    """A JPEG file of pixels, shrunk to a longer side; what is transparent lies on white."""
+    from PIL import Image
+
+    image = shrink(pixels, side)
     if image.mode == "RGBA":
         paper = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(paper, image).convert("RGB")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from closure_kmeans.explorer.budget import BUDGET
 from closure_kmeans.retrieval.evaluation import Box
 from closure_kmeans.retrieval.verification import align
 
@@ -97,8 +98,10 @@ class Searches:
         """Keep a photo whose file is written, and tell its size; an ``ImageError`` if it is none."""
         from closure_kmeans.features.images import MAX_PIXELS, ImageError, at_most, decode
 
+        max_side = self.index.extraction.max_side
         try:
-            _, size = decode(upload.path, "the photo", at_most(self.index.extraction.max_side), MAX_PIXELS)
+            with BUDGET.decoding(upload.path, max_side):
+                _, size = decode(upload.path, "the photo", at_most(max_side), MAX_PIXELS)
         except ImageError:
             upload.path.unlink(missing_ok=True)
             raise
@@ -169,7 +172,8 @@ class Searches:
     def _query(self, question: Question) -> Query:
         source = question.source
         if isinstance(source, Upload):
-            return self.index.read_query(source.path, box=question.box)
+            with BUDGET.decoding(source.path, self.index.extraction.max_side):
+                return self.index.read_query(source.path, box=question.box)
         return self.index.query_of(source, box=question.box)
 
 

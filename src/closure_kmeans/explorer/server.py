@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import secrets
@@ -21,6 +22,8 @@ HERE = "127.0.0.1"
 USUAL_PORT = 8643
 # Addresses that mean all that this machine has: it can be called by any of its names there.
 EVERYWHERE = ("0.0.0.0", "::", "")
+# A parameter of glibc's mallopt, and bytes from which on memory is mapped and so returned to the system when freed.
+M_MMAP_THRESHOLD, MAPPED = -3, 1 << 20
 
 
 def access(host: str, bound: str) -> dict[str, Any]:
@@ -66,11 +69,18 @@ def serve(app: Any, listening: socket.socket, *, open_browser: str | None, prepa
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, server_header=False)
     )
+    _return_freed_memory()
     threading.Thread(target=prepare, name="prepare", daemon=True).start()
     if open_browser is not None:
         threading.Thread(target=webbrowser.open, args=(open_browser,), daemon=True).start()
     with suppress(KeyboardInterrupt):
         server.run([listening])
+
+
+def _return_freed_memory() -> None:
+    """Fix glibc's threshold for mapped memory, which it raises by default: each thread would keep what it has freed."""
+    with suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED)
 
 
 @contextmanager

@@ -161,7 +161,8 @@ def decode(
             image.draft(mode, enough(width, height))  # JPEG only: decodes at 1/2, 1/4 or 1/8
             image.load()
             turned = image.getexif().get(ExifTags.Base.Orientation) in TURNED
-            values = to_array(ImageOps.exif_transpose(image), name)
+            ImageOps.exif_transpose(image, in_place=True)
+            values = to_array(image, name)
     except ImageError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
