@@ -35,7 +35,6 @@ from closure_kmeans.cli.common import (
     with_vectors_anywhere,
     write_array,
 )
-from closure_kmeans.cli.doctor import kernels_are_compiled
 from closure_kmeans.cli.progress import Progress, clock
 from closure_kmeans.distributed import DistributedClosureKMeans
 from closure_kmeans.distributed.files import fit_folder
@@ -168,8 +167,6 @@ def fit(
         model = _new_distributed(dask, storage=storage, n_partitions=partitions, column=name, **settings)
         n_rows, contents = _count_rows(vectors, name)
     if not quiet and not as_json:
-        if not kernels_are_compiled():
-            click.echo("the kernels are compiled on their first use, which takes some ten seconds", err=True)
         click.echo(f"{contents} into {model.n_clusters:,} clusters", err=True)
         if checkpoint is not None and checkpoint_file(checkpoint).exists():
             found = describe_checkpoint(checkpoint)
