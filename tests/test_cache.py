@@ -215,7 +215,7 @@ def test_a_full_disk(small_disk, monkeypatch, caplog):
     (small_disk / "filler").write_bytes(bytes(60_000))
     assert [run_kernel(), run_kernel()] == [False, False]
     (line,) = said(caplog)
-    assert "kernels are compiled in every process, for they cannot be kept: [Errno 28] No space left on device" in line
+    assert "kernels are compiled in every process, for they cannot be kept: No space left on device in" in line
     assert list(_cache.folders()[0].iterdir()) == []
 
 

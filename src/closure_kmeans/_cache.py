@@ -155,7 +155,7 @@ def _write(name: str, code: bytes) -> None:
             beside.replace(folder / name)
             return
         except OSError as error:
-            reasons.append(str(error))
+            reasons.append(f"{error.strerror} in '{folder}'" if error.strerror else str(error))
             with suppress(OSError):
                 beside.unlink()
     raise OSError(" and ".join(reasons))
