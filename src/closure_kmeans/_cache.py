@@ -156,6 +156,7 @@ def _write(name: str, code: bytes) -> None:
             return
         except OSError as error:
             reasons.append(f"{error.strerror} in '{folder}'" if error.strerror else str(error))
+        finally:
             with suppress(OSError):
                 beside.unlink()
     raise OSError(" and ".join(reasons))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from functools import cache
 from time import perf_counter
 from typing import Any
 
@@ -115,7 +114,6 @@ def _is_ours(dispatcher: Any) -> bool:
     return str(dispatcher.__module__).startswith(f"{PACKAGE}.")
 
 
-@cache
 def watch_compiler() -> None:
     """From now on, for all kernels of the library."""
     from numba.core import event
