@@ -21,7 +21,7 @@ test: $(VENV)/test.stamp  ## run all tests, then those of the kernels with the J
 	$(BIN)/pytest -q -n 2
 	NUMBA_DISABLE_JIT=1 $(BIN)/coverage run -m pytest -q -m kernels
 	$(BIN)/coverage report --include='*/closure_kmeans/**/_kernels.py' --fail-under=100
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.cache/boundscheck $(BIN)/pytest -q -n 2 -m kernels
+	NUMBA_BOUNDSCHECK=1 $(BIN)/pytest -q -n 2 -m kernels
 
 lint: $(VENV)/dev.stamp  ## check style and types
 	$(BIN)/ruff check

@@ -8,16 +8,21 @@ import signal
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import faiss
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from numba import config
 
 from closure_kmeans import ClosureKMeans, Iteration, __version__, cli, load, metrics
+from closure_kmeans._compiler import LOGGER, WATCH, say
+from closure_kmeans._kernels import kernel
 from closure_kmeans.cli.common import duration
-from closure_kmeans.cli.progress import clock, seconds_left
+from closure_kmeans.cli.progress import Progress, clock, seconds_left
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.retrieval._kernels import end_of_run
 from closure_kmeans.storage import model_size
 from closure_kmeans.vectors import open_vectors, save_vectors
 
@@ -693,10 +698,23 @@ def test_doctor(run, monkeypatch):
     assert facts["kernel cache writable"] is True
     assert facts["threads"] >= 1
     assert "free memory" in run("doctor").stdout
-    monkeypatch.setattr("closure_kmeans.cli.doctor.os.access", lambda *_: False)
+
+
+def test_doctor_looks_at_the_cache(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    facts = json.loads(run("doctor", "--json").stdout)
+    assert Path(facts["kernel cache"]).parent == tmp_path
+    assert (facts["kernel cache writable"], facts["kernels compiled"]) == (True, False)
+    kernel(end_of_run.py_func)(np.array([2, 2, 5]), 0)
+    assert json.loads(run("doctor", "--json").stdout)["kernels compiled"] is True
+    monkeypatch.setattr("closure_kmeans._cache.os.access", lambda *_: False)
+    read_only = run("doctor", "--json")
+    assert read_only.exit_code == 0  # kernels that root has compiled will do
+    assert json.loads(read_only.stdout)["kernel cache writable"] is False
+    monkeypatch.setattr("closure_kmeans._cache.STAMP", bytes(32))  # those of another version will not
     sick = run("doctor")
     assert sick.exit_code == 1
-    assert "set NUMBA_CACHE_DIR to a folder that can" in sick.output
+    assert "set NUMBA_CACHE_DIR to a folder that you, and nobody else, can write to" in sick.output
 
 
 def test_doctor_knows_the_extras(run, monkeypatch):
@@ -714,7 +732,7 @@ def test_warmup_leaves_nothing_to_compile(tmp_path):
     result = process("warmup", "--dtype", "float32", env=os.environ | cache)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(b"float32 ")
-    files = sorted(path.name for path in tmp_path.rglob("*.nbc"))
+    files = sorted(path.name for path in tmp_path.rglob("*.kernel"))
     code = """if True:
         import numpy as np
         from closure_kmeans import ClosureKMeans
@@ -727,7 +745,7 @@ def test_warmup_leaves_nothing_to_compile(tmp_path):
             model.fit(X).predict(X, exact=True)
     """
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | cache)
-    assert sorted(path.name for path in tmp_path.rglob("*.nbc")) == files
+    assert sorted(path.name for path in tmp_path.rglob("*.kernel")) == files
 
 
 def records(inertias, seconds=1.0):
@@ -746,6 +764,26 @@ def test_the_estimated_end():
     assert seconds_left(records(halving), tol=0, max_iter=100, at_most=3.0) == 3
     assert seconds_left(records(halving[:3]), tol=0.001, **limits) is None
     assert seconds_left(records([1.0] * 9), tol=0.001, **limits) is None
+
+
+def test_compiling_is_no_part_of_the_estimated_end(monkeypatch):
+    history = records([2.0**-i for i in range(6)])
+    progress = Progress(ClosureKMeans(2, tol=0), 1, quiet=True, as_json=False)
+    for record in history:
+        if record.iteration == 3:
+            monkeypatch.setattr(WATCH, "seconds", WATCH.seconds + 1000)
+        progress(record._replace(seconds=record.seconds + 1000 * (record.iteration >= 3)))
+    assert progress._text(history[-1]).endswith(f", about {clock(94)} left")
+
+
+@pytest.mark.parametrize(("option", "said"), [("--quiet", False), ("--exact", True)])
+def test_quiet_commands_compile_quietly(run, here, monkeypatch, caplog, option, said):
+    monkeypatch.setattr("closure_kmeans.cli.predict.write_array", lambda *_: say("compiling"))
+    level = LOGGER.level
+    result = run("predict", "words.safetensors", "rows.u8bin", "-o", "labels.npy", option)
+    assert result.exit_code == 0, result.output
+    assert ("compiling" in caplog.messages) == said
+    assert LOGGER.level == level
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3661, "1:01:01")])

@@ -1402,7 +1402,7 @@ def test_warmup_leaves_nothing_to_compile(photos, tmp_path):
     def call(*arguments):
         environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
         subprocess.run([sys.executable, "-m", "closure_kmeans", *map(str, arguments)], check=True, env=environment)
-        return sorted(path.name for path in (tmp_path / "cache").rglob("*.nbc"))
+        return sorted(path.name for path in (tmp_path / "cache").rglob("*.kernel"))
 
     compiled = call("warmup", "--dtype", "uint8")
     index, query = tmp_path / "photos.index", ("retrieval", "query", tmp_path / "photos.index", photos / "image005.png")

@@ -1,7 +1,6 @@
 """What LLVM can say and Numba has no word for: to ask for memory, to take some of many, to keep a product in registers.
 
-Each is a Python function that says what it does, and what compiled code does instead. Numba's cache notices no change
-in this file: remove ``__pycache__`` after one.
+Each is a Python function that says what it does, and what compiled code does instead.
 """
 
 from __future__ import annotations

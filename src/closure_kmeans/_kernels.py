@@ -1,4 +1,4 @@
-"""Every compiled function, and nothing else: in one file, for Numba's cache notices no change in another one.
+"""Every compiled function of the method, and nothing else.
 
 All are serial and release the GIL. Those that threads call take a range of rows, leaves, nodes or clusters as their
 last two arguments and write nothing that another range reads, so that ranges may run in any order and on any number
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 from numba import njit
 
+from closure_kmeans._cache import keep_on_disk
+from closure_kmeans._compiler import watch_compiler
 from closure_kmeans._instructions import (
     GROUP,
     TILE_ROWS,
@@ -30,7 +32,6 @@ from closure_kmeans._instructions import (
     take_lowest,
     turn_rows,
 )
-from closure_kmeans._interrupts import hold_interrupts_while_compiling
 
 if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters
@@ -75,12 +76,13 @@ SEARCH_ROWS = 256
 SEARCH_CENTERS = 512
 
 
-hold_interrupts_while_compiling()
+watch_compiler()
 
 
 def kernel(function: Function) -> Function:
     """Compile for the processor at hand on first use, and keep the result on disk."""
-    compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath=FAST_FLOATS)(function)
+    compiled = njit(nogil=True, error_model="numpy", fastmath=FAST_FLOATS)(function)
+    keep_on_disk(compiled)
     return cast(Function, compiled)
 
 

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from closure_kmeans._compiler import acknowledge
+
 Result = TypeVar("Result")
 
 # Enough blocks for threads of unequal speed to finish together, few enough to cost nothing.
@@ -76,14 +78,16 @@ class Threads:
                 except BaseException as error:
                     errors[place] = error
                     waiting.clear()
+                    acknowledge(error)
 
         # A task a thread, not a block: for small blocks, to hand out tasks takes longer than to do them.
         tasks = [self._pool.submit(take_blocks) for _ in range(min(self.n_threads, len(ranges)) - 1)]
         try:
             take_blocks()
             wait(tasks)
-        except BaseException:
+        except BaseException as error:
             waiting.clear()
+            acknowledge(error)
             wait(tasks)
             raise
         if errors:

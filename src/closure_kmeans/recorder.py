@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tqdm.auto import tqdm
 
+from closure_kmeans._compiler import CompilerTime
 from closure_kmeans.iteration import Clustering, Iteration, Step
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Recorder:
         self._n_points = n_points
         self._max_time = model.max_time
         self._callback = model.callback
+        self._compiling = CompilerTime()
         self._bar = tqdm(
             total=model._most_iterations,
             initial=len(self.history),
@@ -73,11 +75,15 @@ class Recorder:
         self._bar.set_postfix_str(
             f"distortion {record.inertia / self._n_points:.6g}, moved {record.n_active / self._n_points:.2%}"
         )
+        compiling = self._compiling.lap()
+        if not self._bar.disable:  # what was compiled is no sign of how long iterations take
+            self._bar.start_t += compiling
+            self._bar.last_print_t += compiling
         self._bar.update()
         if self.checkpoint is not None:
             self.checkpoint.note(step.state, self.history, converged)
         if self._callback is not None and self._callback(record):
             return "callback"
-        if self._max_time is not None and elapsed + record.seconds - before > self._max_time:
+        if self._max_time is not None and elapsed + record.seconds - before - compiling > self._max_time:
             return "max_time"
         return None

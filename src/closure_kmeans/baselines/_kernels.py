@@ -1,8 +1,4 @@
-"""The compiled functions of the baselines, by the rules of ``closure_kmeans._kernels``.
-
-Functions of that module are compiled into these. Numba's cache does not notice a change of a function in another file:
-whoever changes ``fetch_row``, ``load_row``, ``plain_distance`` or ``squared_distance`` should empty it.
-"""
+"""The compiled functions of the baselines, by the rules of ``closure_kmeans._kernels``."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from closure_kmeans import metrics
+from closure_kmeans._compiler import LOGGER
 from closure_kmeans._files import check_room
 from closure_kmeans.base import BaseKMeans
 from closure_kmeans.vectors import FileFormatError, Vectors, is_shard, open_vectors, save_vectors
@@ -200,7 +201,14 @@ def with_seed(command: Command) -> Command:
 
 def with_quiet(command: Command) -> Command:
     """The option --quiet."""
-    return click.option("-q", "--quiet", is_flag=True, help="Show nothing but errors.")(command)
+
+    def silence(context: click.Context, _: click.Parameter, quiet: bool) -> bool:
+        if quiet:
+            context.call_on_close(partial(LOGGER.setLevel, LOGGER.level))
+            LOGGER.setLevel("ERROR")
+        return quiet
+
+    return click.option("-q", "--quiet", is_flag=True, callback=silence, help="Show nothing but errors.")(command)
 
 
 def with_json(command: Command) -> Command:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -16,7 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 import closure_kmeans
-from closure_kmeans import _kernels
+from closure_kmeans._cache import ADVICE, folders, holds_kernels, is_writable
 from closure_kmeans._parallel import count_threads
 from closure_kmeans._validation import DTYPES, physical_memory
 from closure_kmeans.cli.common import example, report, with_json, with_quiet
@@ -35,8 +34,9 @@ def doctor(as_json: bool) -> None:
 
     The exit code is 1 if something is amiss.
     """
-    cache = _cache_folder()
-    writable = _is_writable(cache)
+    places = folders()
+    writable = [folder for folder in places if is_writable(folder)]
+    compiled = [folder for folder in places if holds_kernels(folder)]
     features = llvm.get_host_cpu_features()
     report(
         {
@@ -51,35 +51,15 @@ def doctor(as_json: bool) -> None:
             "BLAS": [_blas(library) for library in threadpool_info() if library["user_api"] == "blas"],
             "memory": _gigabytes(physical_memory()),
             "free memory": _gigabytes(_free_memory()),
-            "kernel cache": str(cache),
-            "kernel cache writable": writable,
-            "kernels compiled": kernels_are_compiled(),
+            "kernel cache": str((writable or compiled or places)[0]),
+            "kernel cache writable": bool(writable),
+            "kernels compiled": bool(compiled),
         },
         as_json=as_json,
     )
-    if not writable:
-        click.echo(
-            f"Warning: '{cache}' cannot be written to, so the kernels are compiled anew in every process: "
-            "set NUMBA_CACHE_DIR to a folder that can",
-            err=True,
-        )
+    if not writable and not compiled:
+        click.echo(f"Warning: kernels are compiled in every process, for they cannot be kept: {ADVICE}", err=True)
         raise SystemExit(1)
-
-
-def _cache_folder() -> Path:
-    return Path(_kernels.assign_leaves.stats.cache_path)  # type: ignore[attr-defined]
-
-
-def kernels_are_compiled() -> bool:
-    """Whether there are compiled kernels in the cache, be it not for all types."""
-    return any(_cache_folder().glob("_kernels.*.nbc"))
-
-
-def _is_writable(folder: Path) -> bool:
-    """Whether a folder can be written to, or made."""
-    while not folder.exists():
-        folder = folder.parent
-    return os.access(folder, os.W_OK)
 
 
 def _requirements() -> list[tuple[str, str | None]]:

@@ -38,7 +38,6 @@ from closure_kmeans.cli.common import (
     with_vectors_anywhere,
     write_array,
 )
-from closure_kmeans.cli.doctor import kernels_are_compiled
 from closure_kmeans.cli.progress import Progress, clock
 from closure_kmeans.distributed import DistributedClosureKMeans
 from closure_kmeans.distributed.files import fit_folder
@@ -179,8 +178,6 @@ def fit(
     model_bytes = model_size(model.n_clusters, width, dtype, n_labels=n_rows if training else 0)
     check_outputs({output: model_bytes, labels: n_rows * LABEL})
     if not quiet and not as_json:
-        if not kernels_are_compiled():
-            click.echo("the kernels are compiled on their first use, which takes some ten seconds", err=True)
         click.echo(f"{n_rows:,} x {width} {dtype} into {model.n_clusters:,} clusters", err=True)
         if checkpoint is not None and checkpoint_file(checkpoint).exists():
             found = describe_checkpoint(checkpoint)
