@@ -6,17 +6,16 @@ as long as one call of the library: nothing is left running that a fork could me
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import cache
-from importlib import import_module
 from types import TracebackType
 from typing import TypeVar
 
-from threadpoolctl import ThreadpoolController
+import joblib
+
+from closure_kmeans._blas import blas
 
 Result = TypeVar("Result")
 
@@ -36,9 +35,10 @@ class Threads:
         self.n_threads = n_threads
         # The thread that calls is one of them.
         self._pool = ThreadPoolExecutor(n_threads - 1, "closure-kmeans") if n_threads > 1 else None
+        self._blas = blas.held()
 
     def __enter__(self) -> Threads:
-        _single_threaded_blas.__enter__()
+        self._blas.__enter__()
         return self
 
     def __exit__(
@@ -46,7 +46,7 @@ class Threads:
     ) -> None:
         if self._pool is not None:
             self._pool.shutdown()
-        _single_threaded_blas.__exit__()
+        self._blas.__exit__(kind, error, trace)
 
     def for_each_block(
         self, work: Callable[[int, int], Result], n_items: int, block: int | None = None
@@ -60,12 +60,14 @@ class Threads:
             block = -(-n_items // (BLOCKS_PER_THREAD * self.n_threads))
         ranges = [(first, min(first + block, n_items)) for first in range(0, n_items, max(block, 1))]
         if self._pool is None or len(ranges) == 1:
+            blas.limit()
             return [work(first, last) for first, last in ranges]
         waiting = deque(enumerate(ranges))
         results: dict[int, Result] = {}
         errors: dict[int, BaseException] = {}
 
         def take_blocks() -> None:
+            blas.limit()
             while True:
                 try:
                     place, (first, last) = waiting.popleft()
@@ -92,11 +94,14 @@ class Threads:
 
 
 def count_threads(n_jobs: int | None) -> int:
-    """Threads to use: all that the process may run on by default; negative numbers count from there."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if n_jobs is None:
-        return available
-    return n_jobs if n_jobs > 0 else max(1, available + 1 + n_jobs)
+    """Threads to use: by default the CPUs that the process may use; negative numbers count from there.
+
+    That is the least of its affinity, the CPU quota of its container, rounded up, and ``LOKY_MAX_CPU_COUNT``.
+    """
+    if n_jobs is not None and n_jobs > 0:
+        return n_jobs
+    available: int = joblib.cpu_count()
+    return available if n_jobs is None else max(1, available + 1 + n_jobs)
 
 
 class ProcessWideLimit:
@@ -122,18 +127,3 @@ class ProcessWideLimit:
             self._users -= 1
             if self._users == 0:
                 self._lift()
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    """The libraries that multiply for us, looked for once: that takes longer than to search a few rows."""
-    import_module("scipy.linalg.cython_blas")  # compiled code calls it
-    return ThreadpoolController()
-
-
-def _limit_blas() -> Callable[[], None]:
-    limits = _blas().limit(limits=1, user_api="blas")
-    return lambda: limits.restore_original_limits()
-
-
-_single_threaded_blas = ProcessWideLimit(_limit_blas)
