@@ -406,8 +406,9 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         check_is_fitted(self, "cluster_centers_")
         checked = validate_data(self, check.native(X), dtype=check.DTYPES, reset=False, ensure_all_finite=False)
         rows = _side_by_side(checked)
-        check.finite(rows)
-        return unit_rows(rows) if self._spherical else rows
+        rows = unit_rows(rows) if self._spherical else rows
+        check.new_rows(rows, self.cluster_centers_[0])
+        return rows
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()

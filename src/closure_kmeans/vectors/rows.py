@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from closure_kmeans._arrays import unmasked
 from closure_kmeans._files import FileFormatError, reading
 
 # Bytes read at a time where all rows are read.
@@ -98,7 +99,8 @@ class Vectors:
 
 def _read(part: Rows, rows: slice, label: str) -> NDArray[Any]:
     with reading(Path(label), "vectors"):
-        block = np.asarray(part[rows])
+        read = np.asanyarray(part[rows])  # a masked array stays one
+    block = np.asarray(unmasked(f"'{label}'", read))
     expected = (len(range(rows.start, rows.stop, rows.step)), part.shape[1])
     if block.shape != expected:
         raise FileFormatError(f"'{label}' must hold {expected} values at row {rows.start}, but holds {block.shape}")
