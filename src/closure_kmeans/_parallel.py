@@ -6,10 +6,12 @@ as long as one call of the library: nothing is left running that a fork could me
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
 from types import TracebackType
 from typing import TypeVar
 
@@ -94,14 +96,21 @@ class Threads:
 
 
 def count_threads(n_jobs: int | None) -> int:
-    """Threads to use: by default the CPUs that the process may use; negative numbers count from there.
-
-    That is the least of its affinity, the CPU quota of its container, rounded up, and ``LOKY_MAX_CPU_COUNT``.
-    """
+    """Threads to use: by default the CPUs that the process may use; negative numbers count from there."""
     if n_jobs is not None and n_jobs > 0:
         return n_jobs
-    available: int = joblib.cpu_count()
+    available = _count_cpus(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None)
     return available if n_jobs is None else max(1, available + 1 + n_jobs)
+
+
+@cache
+def _count_cpus(affinity: int | None) -> int:
+    """The least of the affinity, the CPU quota of the container, rounded up, and ``LOKY_MAX_CPU_COUNT``.
+
+    Looked up once for each affinity: to read the quota takes as long as to search a row.
+    """
+    available: int = joblib.cpu_count()
+    return available
 
 
 class ProcessWideLimit:
