@@ -76,7 +76,6 @@ class Library:
     """A BLAS that has a number of threads for the process, or one for each of its threads."""
 
     def __init__(self, per_thread):
-        self.internal_api = "mkl" if per_thread else "openblas"
         self._state = threading.local() if per_thread else type("State", (), {})()
 
     @property

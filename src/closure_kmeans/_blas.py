@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -18,8 +19,8 @@ from threadpoolctl import ThreadpoolController
 class SingleThreadedBlas:
     """A limit of one thread for some libraries, from any thread, for overlapping users.
 
-    Most libraries have one number of threads for the whole process: the last user restores it. MKL, and what is built
-    on OpenMP, may have one for each thread: every user restores that of its own.
+    Most libraries have one number of threads for the whole process: the last user restores it. MKL, and some that are
+    built on OpenMP, have one for each thread: every user restores that of its own.
     """
 
     def __init__(self, libraries: Callable[[], Sequence[Any]]) -> None:
@@ -27,6 +28,7 @@ class SingleThreadedBlas:
         self._lock = threading.Lock()
         self._n_users = 0
         self._original: dict[Any, int] = {}  # numbers of threads of the process, for the last user to restore
+        self._is_per_thread: dict[Any, bool] = {}
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -59,14 +61,18 @@ class SingleThreadedBlas:
                 with self._lock:
                     if self._n_users > 0:
                         _set_threads(library, 1)
-                        original = own if _is_per_thread(library) else self._original
+                        if library not in self._is_per_thread:
+                            self._is_per_thread[library] = _differs_elsewhere(library)
+                        original = own if self._is_per_thread[library] else self._original
                         # What is lower is another's limit, which is over by the time that this one is.
                         original[library] = max(n_threads, original.get(library, 1))
         return own
 
 
-def _is_per_thread(library: Any) -> bool:
-    return library.internal_api == "mkl" or getattr(library, "threading_layer", None) == "openmp"
+def _differs_elsewhere(library: Any) -> bool:
+    """Whether another thread sees another number of threads than this one."""
+    with ThreadPoolExecutor(1) as other:
+        return bool(other.submit(lambda: library.num_threads).result() != library.num_threads)
 
 
 def _set_threads(library: Any, n_threads: int) -> None:
