@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-import reference
 import scipy.sparse
 from sklearn.exceptions import NotFittedError
 
 from closure_kmeans import ClosureKMeans, _validation
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
+from closure_kmeans.metrics import exact_labels
+from closure_kmeans.vectors import Vectors, open_vectors, save_vectors
 
 X = np.random.default_rng(0).normal(size=(20, 3))
 
@@ -208,14 +209,76 @@ def test_rows_to_predict(kind):
             getattr(kind(), method.__name__)(X)
 
 
-@pytest.mark.parametrize("value", [3e38, -3e38])
+@pytest.mark.parametrize(("dtype", "value"), [(np.float32, 2e19), (np.float32, -3e38), (np.float64, 1e200)])
 @every_estimator
-def test_rows_whose_products_overflow_can_be_predicted(value, kind):
-    model = kind(**clusters(kind, 4), random_state=0).fit(np.float32(1000 * X))
-    rows = np.full((5, 3), value, np.float32)
-    expected, _ = reference.search_nearest(rows, model.cluster_centers_)
-    np.testing.assert_array_equal(model.predict(rows), expected)
-    assert set(model.predict(np.full((5, 3), np.sign(value) * 1e300))) <= set(range(4))
+def test_rows_to_predict_whose_squares_overflow(dtype, value, kind):
+    model = kind(**clusters(kind, 4), random_state=0).fit(X)
+    names = ["predict", "transform", "score", "medoids"] + ["paths"] * (kind is HierarchicalKMeans)
+    methods = [getattr(model, name) for name in names]
+    methods += [lambda rows: model.several_nearest(rows, 2), lambda rows: model.medoids(rows, model.labels_)]
+    methods += [lambda rows: exact_labels(rows, model.cluster_centers_)]
+    for method in methods:
+        with pytest.raises(ValueError, match=rf"of X must not overflow {dtype.__name__}, but row 7 holds .*: scale"):
+            method(with_value(value, dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.uint8])
+def test_rows_to_predict_are_checked_relative_to_the_centers(dtype):
+    """Rows far from the origin, whose own squares overflow, are fitted and predicted; rows near it are too far away."""
+    rows = np.float32(1e20 + 1e16 * (np.arange(20)[:, np.newaxis] % 4 + 0.01 * X))
+    model = ClosureKMeans(4, random_state=0).fit(rows)
+    np.testing.assert_array_equal(model.predict(rows), model.labels_)
+    if dtype == np.float64:
+        assert set(model.predict(np.ones((2, 3)))) <= set(range(4))
+    else:
+        with pytest.raises(ValueError, match=r"must not overflow float32, but row 0 holds 1: .* or pass float64"):
+            model.predict(np.ones((2, 3), dtype))
+
+
+def test_rows_of_any_length_have_a_direction():
+    model = ClosureKMeans(4, metric="cosine", random_state=0).fit(np.float32(X))
+    np.testing.assert_array_equal(model.predict(np.float32(X) * np.float32(1e37)), model.predict(np.float32(X)))
+    for value, match in ((1e200, "must not overflow float64, but row 7"), (np.nan, "NaN or infinity, but row 7 does")):
+        with pytest.raises(ValueError, match=match):
+            model.predict(with_value(value))
+
+
+# -- masked arrays -----------------------------------------------------------------------------------------------------
+
+
+def masked(array, n_masked=2):
+    return np.ma.array(array, mask=np.arange(np.size(array)).reshape(np.shape(array)) < n_masked)
+
+
+@every_estimator
+def test_masked_rows(kind):
+    refuses(
+        ValueError, "X must not have masked values, got 2: fill them in, or leave out their rows", masked(X), kind=kind
+    )
+    model = kind(**clusters(kind, 4), random_state=0).fit(masked(X, 0))
+    assert model.predict(masked(X, 0)).tolist() == model.predict(X).tolist()
+    for method in (model.predict, model.transform, model.score, model.medoids):
+        with pytest.raises(ValueError, match="X must not have masked values, got 2"):
+            method(masked(X))
+
+
+def test_masked_weights_labels_and_starts(tmp_path):
+    refuses(ValueError, "sample_weight must not have masked values, got 2", weights=masked(np.ones(20)))
+    refuses(ValueError, "init must not have masked values, got 2", init=masked(X[:4]))
+    refuses(ValueError, "init must not have masked values, got 2", init=masked(np.arange(20) % 4))
+    refuses(ValueError, "vectors must not have masked values, got 2", masked(X), memory_limit="50MB")
+    model = ClosureKMeans(4, random_state=0).fit(X)
+    with pytest.raises(ValueError, match="labels must not have masked values, got 2"):
+        model.medoids(X, masked(model.labels_))
+    with pytest.raises(ValueError, match="sample_weight must not have masked values, got 2"):
+        model.score(X, sample_weight=masked(np.ones(20)))
+    with pytest.raises(ValueError, match="centers must not have masked values, got 2"):
+        exact_labels(X, masked(X[:4]))
+    with pytest.raises(ValueError, match="X must not have masked values, got 2"):
+        save_vectors(tmp_path / "rows.npy", masked(X))
+    with pytest.raises(ValueError, match="'here' must not have masked values, got 2"):
+        np.asarray(Vectors([masked(X)], ["here"]))
+    assert type(open_vectors(masked(X, 0))) is np.ndarray
 
 
 # -- weights ---------------------------------------------------------------------------------------------------------

@@ -444,6 +444,9 @@ def test_bad_blocks_of_a_dask_array(X, threads):
         ValueError, match=r"block-000001.npy' must have the width of '.*block-000000.npy', 128, but has 130"
     ):
         new_model(threads).fit(blocks)
+    masked = da.ma.masked_greater(da.from_array(X[:3000], chunks=(1000, -1)), 100)
+    with pytest.raises(ValueError, match=r"block \d of X must not have masked values, got \d+"):
+        new_model(threads).fit(masked)
 
 
 def test_rows_without_a_direction(shards, threads):

@@ -21,7 +21,7 @@ from pyarrow import parquet
 from closure_kmeans import ClosureKMeans, Iteration, cli, load
 from closure_kmeans.explorer import budget, charts, pictures
 from closure_kmeans.explorer.catalog import Catalog
-from closure_kmeans.explorer.centers import closest_distances, project, squares_to
+from closure_kmeans.explorer.centers import closest_distances, project
 from closure_kmeans.explorer.fit import fit_of_checkpoint, fit_of_model
 from closure_kmeans.explorer.metadata import Metadata
 from closure_kmeans.explorer.pictures import array_pictures, draw_vector, open_pictures
@@ -29,6 +29,7 @@ from closure_kmeans.explorer.rendering import measure, pages, percent
 from closure_kmeans.explorer.report import write_report
 from closure_kmeans.explorer.server import access, address, bind
 from closure_kmeans.features import images
+from closure_kmeans.points import squares_to
 from closure_kmeans.vectors import FileFormatError
 from tests.explorer_data import COLORS, make_catalog, make_metadata, make_pixels, make_rows
 

@@ -193,6 +193,20 @@ def test_a_disk_that_is_too_small(X, tmp_path):
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
+@pytest.mark.parametrize("max_size", [None, 250])
+def test_equal_weights_count(X, max_size):
+    rows = X[:3000]
+    model = ClosureKMeans(50, memory_limit=limit(rows, 3), random_state=0, max_iter=8, max_size=max_size)
+    plain = model.fit(rows)
+    labels, sizes, inertia = plain.labels_, plain.cluster_sizes_, plain.inertia_
+    if max_size is not None:
+        model.set_params(max_size=4 * max_size)
+    weighted = model.fit(rows, sample_weight=np.full(len(rows), 4.0))
+    np.testing.assert_array_equal(weighted.labels_, labels)
+    np.testing.assert_array_equal(weighted.cluster_sizes_, 4 * sizes)
+    assert weighted.inertia_ == 4 * inertia
+
+
 def test_weights_that_overflow(X):
     with pytest.raises(ValueError, match="the squares of the values of X, times sample_weight, must not overflow"):
         ClosureKMeans(10, memory_limit="50MB").fit(X, sample_weight=np.linspace(1, 1e308, len(X)))

@@ -24,6 +24,16 @@ def empty_rows(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return rows
 
 
+def unmasked(name: str, array: Any) -> Any:
+    """What was given, but a masked array as a plain one: nothing may be masked, for the values below would count."""
+    if not isinstance(array, np.ma.MaskedArray):
+        return array
+    n_masked = int(np.sum(array.mask))
+    if n_masked:
+        raise ValueError(f"{name} must not have masked values, got {n_masked}: fill them in, or leave out their rows")
+    return np.asarray(array)
+
+
 def largest(values: NDArray[Any], n: int) -> NDArray[np.int64]:
     """Where the largest values are, at most so many, the largest first; of equal ones the first. NaN is the smallest.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from closure_kmeans._parallel import blas_libraries
+from closure_kmeans._blas import blas_libraries
 
 # The packages that compute.
 PACKAGES = ("closure_kmeans", "numpy", "scipy", "sklearn", "numba", "llvmlite")
@@ -33,7 +33,7 @@ def _blas() -> str:
     """The BLAS of NumPy and SciPy, not those that other packages may have brought into the process."""
     found = {
         " ".join(str(library[key]) for key in ("internal_api", "version", "architecture") if key in library)
-        for library in blas_libraries()
+        for library in (controller.info() for controller in blas_libraries())
         if _package(Path(library["filepath"])) in (None, "numpy", "scipy")
     }
     return ", ".join(sorted(found)) or "unknown"

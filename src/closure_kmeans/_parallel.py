@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
-from importlib import import_module
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from threadpoolctl import ThreadpoolController
+import joblib
 
+from closure_kmeans._blas import blas
 from closure_kmeans._compiler import acknowledge
 
 Result = TypeVar("Result")
@@ -38,9 +38,10 @@ class Threads:
         self.n_threads = n_threads
         # The thread that calls is one of them.
         self._pool = ThreadPoolExecutor(n_threads - 1, "closure-kmeans") if n_threads > 1 else None
+        self._blas = blas.held()
 
     def __enter__(self) -> Threads:
-        _single_threaded_blas.__enter__()
+        self._blas.__enter__()
         return self
 
     def __exit__(
@@ -48,7 +49,7 @@ class Threads:
     ) -> None:
         if self._pool is not None:
             self._pool.shutdown()
-        _single_threaded_blas.__exit__()
+        self._blas.__exit__(kind, error, trace)
 
     def for_each_block(
         self, work: Callable[[int, int], Result], n_items: int, block: int | None = None
@@ -62,12 +63,14 @@ class Threads:
             block = -(-n_items // (BLOCKS_PER_THREAD * self.n_threads))
         ranges = [(first, min(first + block, n_items)) for first in range(0, n_items, max(block, 1))]
         if self._pool is None or len(ranges) == 1:
+            blas.limit()
             return [work(first, last) for first, last in ranges]
         waiting = deque(enumerate(ranges))
         results: dict[int, Result] = {}
         errors: dict[int, BaseException] = {}
 
         def take_blocks() -> None:
+            blas.limit()
             while True:
                 try:
                     place, (first, last) = waiting.popleft()
@@ -96,11 +99,21 @@ class Threads:
 
 
 def count_threads(n_jobs: int | None) -> int:
-    """Threads to use: all that the process may run on by default; negative numbers count from there."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if n_jobs is None:
-        return available
-    return n_jobs if n_jobs > 0 else max(1, available + 1 + n_jobs)
+    """Threads to use: by default the CPUs that the process may use; negative numbers count from there."""
+    if n_jobs is not None and n_jobs > 0:
+        return n_jobs
+    available = _count_cpus(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None)
+    return available if n_jobs is None else max(1, available + 1 + n_jobs)
+
+
+@cache
+def _count_cpus(affinity: int | None) -> int:
+    """The least of the affinity, the CPU quota of the container, rounded up, and ``LOKY_MAX_CPU_COUNT``.
+
+    Looked up once for each affinity: to read the quota takes as long as to search a row.
+    """
+    available: int = joblib.cpu_count()
+    return available
 
 
 class ProcessWideLimit:
@@ -126,23 +139,3 @@ class ProcessWideLimit:
             self._users -= 1
             if self._users == 0:
                 self._lift()
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    """The libraries that multiply for us, looked for once: that takes longer than to search a few rows."""
-    import_module("scipy.linalg.cython_blas")  # compiled code calls it
-    return ThreadpoolController()
-
-
-def blas_libraries() -> list[dict[str, Any]]:
-    """What is known of each of these libraries: its ``internal_api``, ``version``, ``filepath`` and more."""
-    return [library for library in _blas().info() if library["user_api"] == "blas"]
-
-
-def _limit_blas() -> Callable[[], None]:
-    limits = _blas().limit(limits=1, user_api="blas")
-    return lambda: limits.restore_original_limits()
-
-
-_single_threaded_blas = ProcessWideLimit(_limit_blas)

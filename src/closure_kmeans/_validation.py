@@ -15,8 +15,9 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 
+from closure_kmeans._arrays import unmasked
 from closure_kmeans._files import check_uncut
-from closure_kmeans.points import hash_rows, precision
+from closure_kmeans.points import check_values, hash_rows, precision, squares_to
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
@@ -88,21 +89,29 @@ def _becomes_an_array(X: Any) -> bool:
 
 
 def native(X: ArrayLike) -> ArrayLike:
-    """Rows whose bytes are in the order of this machine, which all others would be widened for."""
+    """Rows whose bytes are in the order of this machine, which all others would be widened for; none is masked."""
+    X = unmasked("X", X)
     if isinstance(X, np.ndarray) and not X.dtype.isnative:
         return X.astype(X.dtype.newbyteorder("="))
     return X
 
 
-def finite(X: NDArray[Any]) -> None:
-    """New rows must be numbers."""
+def new_rows(X: NDArray[Any], center: NDArray[Any]) -> None:
+    """New rows must be finite, and so must their squared distances to a centre, in the precision of their dtype.
+
+    One sum shows that of nearly all rows: |x - c|^2 is at most 2 |x|^2 + 2 |c|^2. Where it overflows, each row is
+    looked at.
+    """
     check_uncut(X)
+    center = center.astype(precision(X.dtype))
+    total: Any = 0
     with np.errstate(over="ignore", invalid="ignore"):
-        if X.dtype.kind != "f" or np.isfinite(X.sum(dtype=np.float64)):
-            return
-    bad = ~np.isfinite(X).all(axis=1)
-    if bad.any():
-        raise ValueError(f"X must not contain NaN or infinity, but row {bad.argmax()} does")
+        if X.dtype == center.dtype:
+            total = np.einsum("ij,ij->", X, X)
+        elif X.dtype.kind == "f":  # float16: no square of it overflows
+            total = X.sum(dtype=np.float64)
+        if not np.isfinite(2 * (total + np.einsum("i,i", center, center))):
+            check_values(X, squares_to(X, center))
 
 
 def n_bytes(name: str, value: object) -> int:
@@ -190,7 +199,7 @@ def init(value: str | ArrayLike, n_clusters: int, X: NDArray[Any]) -> str | NDAr
     """A start: a name, centres, labels, or a model, whose clusters are the first ones."""
     if isinstance(value, BaseEstimator):
         return _centers_of(value, n_clusters, X)
-    array = np.asarray(value)
+    array = np.asarray(unmasked("init", value))
     if array.ndim == 0:
         if not isinstance(value, str) or value not in ("tree", "random"):
             raise ValueError(
@@ -235,7 +244,7 @@ def _centers(array: NDArray[Any], X: NDArray[Any]) -> NDArray[Any]:
 
 def labels(name: str, value: ArrayLike, n_rows: int, n_clusters: int) -> NDArray[Any]:
     """Whole numbers below the number of clusters, one a row."""
-    array = np.asarray(value)
+    array = np.asarray(unmasked(name, value))
     if array.shape != (n_rows,):
         raise ValueError(f"{name} must have shape ({n_rows},), one per row, got {array.shape}")
     if array.dtype.kind not in "iu":
@@ -247,16 +256,17 @@ def labels(name: str, value: ArrayLike, n_rows: int, n_clusters: int) -> NDArray
 
 def rows_and_centers(X: ArrayLike, centers: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     """Rows and centres of one width; the centres in the precision of the rows."""
-    checked = check_array(rows(X), dtype=DTYPES, order="C", input_name="X")
-    middles = check_array(centers, dtype=precision(checked.dtype), order="C", input_name="centers")
+    checked = check_array(unmasked("X", rows(X)), dtype=DTYPES, order="C", input_name="X")
+    middles = check_array(unmasked("centers", centers), dtype=precision(checked.dtype), order="C", input_name="centers")
     if middles.shape[1] != checked.shape[1]:
         raise ValueError(f"centers must have {checked.shape[1]} features like X, got {middles.shape[1]}")
+    new_rows(checked, middles[0])
     return checked, middles
 
 
 def weights_like(sample_weight: ArrayLike, rows: NDArray[Any]) -> NDArray[np.float64]:
     """Weights: finite, not negative, one a row."""
-    given = np.asarray(sample_weight)
+    given = np.asarray(unmasked("sample_weight", sample_weight))
     if given.dtype.kind not in "biuf":
         raise TypeError(f"sample_weight must hold numbers, got {given.dtype}")
     weights = given.astype(np.float64)

@@ -22,7 +22,7 @@ from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.checkpoint import Checkpoint
 from closure_kmeans.initialize import start_labels
 from closure_kmeans.iteration import Clustering, Iteration, Step
-from closure_kmeans.points import Points, arrange_points, precision, shifted, unit_rows
+from closure_kmeans.points import Points, arrange_points, precision, rows_per_block, shifted, unit_rows
 from closure_kmeans.quantizer import (
     MANY_CENTERS,
     MANY_ROWS,
@@ -44,6 +44,9 @@ from closure_kmeans.storage import save_model
 
 if TYPE_CHECKING:
     from closure_kmeans.explorer.notebook import Grid
+
+# Rows transformed at a time, at least: enough for products that are worth converting the centres to float64.
+TRANSFORM_ROWS = 256
 
 
 class Outcome(NamedTuple):
@@ -293,7 +296,13 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """The distances of each row to all centres, as an (n, k) array."""
         rows = self._check(X)
         mean, centers = centered(self.cluster_centers_, rows.dtype)
-        distances: NDArray[Any] = euclidean_distances(shifted(rows, mean), centers)
+        distances = np.empty((len(rows), len(centers)), centers.dtype)
+
+        def measure(first: int, last: int) -> None:
+            distances[first:last] = euclidean_distances(shifted(rows[first:last], mean), centers)
+
+        with Threads(count_threads(self.n_jobs)) as threads:
+            threads.for_each_block(measure, len(rows), max(TRANSFORM_ROWS, rows_per_block(distances)))
         return distances
 
     def score(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> float:
@@ -443,8 +452,9 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         check_is_fitted(self, "cluster_centers_")
         given = check.native(check.rows(X))
         rows = _side_by_side(validate_data(self, given, dtype=check.DTYPES, reset=False, ensure_all_finite=False))
-        check.finite(rows)
-        return unit_rows(rows) if self._spherical else rows
+        rows = unit_rows(rows) if self._spherical else rows
+        check.new_rows(rows, self.cluster_centers_[0])
+        return rows
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()

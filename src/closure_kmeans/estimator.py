@@ -104,7 +104,7 @@ class ClosureKMeans(BaseKMeans):
     random_state : int, RandomState instance or None, default=None
         Seed. The same seed gives the same result, bit for bit, on any number of threads.
     n_jobs : int, default=None
-        Number of threads; ``None`` and -1 mean all that the process may run on.
+        Number of threads; ``None`` and -1 mean all CPUs that the process, or its container, may use.
     callback : callable, default=None
         Called with the record of each iteration (see ``history_``); returning true ends the fit.
     checkpoint : str or PathLike, default=None

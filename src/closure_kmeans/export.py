@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from closure_kmeans import _kernels
 from closure_kmeans import _validation as check
+from closure_kmeans._blas import blas
 from closure_kmeans._files import library, replacing
 from closure_kmeans.partition import DATA_SAMPLE, principal_axes
 from closure_kmeans.points import precision, rows_per_block, shifted
@@ -140,6 +141,7 @@ def save_table(
     dtype = precision(X.dtype)
     mean, axes = _map(X, dtype)
 
+    @blas.held()
     def table_of(block: slice) -> Any:
         rows = np.ascontiguousarray(X[block], dtype)
         places = shifted(rows, mean) @ axes

@@ -143,7 +143,7 @@ def lay_out(
     order = on_disk((n_points,), np.int32, folder)
     scatter(X, cell_of, len(cells), rows, order, slab_size, spherical)
     del cell_of
-    points = Points(rows, mean, np.ones(1), rows, mean, spherical)
+    points = Points(rows, mean, weights[:1], rows, mean, spherical)  # until the places of others are known
     stored = StoredPoints(points, order, axes, cells, np.zeros(1, np.int64), slab_size)
     stored, labels = refine_layout(stored, n_clusters, rng, threads)
     if len(weights) > 1:

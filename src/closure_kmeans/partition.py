@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils.extmath import randomized_svd
 
 from closure_kmeans import _compiled as _kernels
+from closure_kmeans._blas import blas
 from closure_kmeans._parallel import Threads
 
 # Rows that show a node's principal direction.
@@ -102,6 +103,7 @@ def grow_partition(
     return RandomPartition(members, starts)
 
 
+@blas.held()
 def principal_axes(sample: NDArray[Any], n_axes: int, seed: int) -> NDArray[Any]:
     """The first principal directions of a centred sample, one a column."""
     _, _, directions = randomized_svd(sample, n_axes, random_state=seed)

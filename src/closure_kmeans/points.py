@@ -65,6 +65,16 @@ def shifted(X: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
     return rows
 
 
+def squares_to(rows: NDArray[Any], point: NDArray[Any]) -> NDArray[Any]:
+    """The squared distance of each row to a point."""
+    dtype = precision(rows.dtype)
+    squares = np.empty(len(rows), dtype)
+    for first in range(0, len(rows), rows_per_block(rows)):
+        apart = shifted(rows[first : first + rows_per_block(rows)], point.astype(dtype))
+        squares[first : first + len(apart)] = np.einsum("ij,ij->i", apart, apart)
+    return squares
+
+
 def heights(rows: NDArray[Any], direction: NDArray[Any]) -> NDArray[Any]:
     """How far each row lies in a direction: copies of a row lie equally far.
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import _validation as check
+from closure_kmeans._arrays import unmasked
 from closure_kmeans._files import FileFormatError, library, reading
 from closure_kmeans.checkpoint import digest, digest_rows
 from closure_kmeans.distributed.cluster import Cluster
@@ -203,7 +204,7 @@ def write_input(X: Any, rows: Any, folder: SharedFolder, cluster: Cluster) -> li
 
 def save_block(rows: Any, block: Block, folder: SharedFolder) -> str | None:
     """A task: write a block of rows, if it has any; the name of the file."""
-    rows = np.ascontiguousarray(rows)
+    rows = np.ascontiguousarray(unmasked(str(block), rows))
     if len(rows) == 0:
         return None
     folder.save(f"{INPUT}/{block.file_name}", rows)

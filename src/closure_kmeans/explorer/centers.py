@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.partition import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
-from closure_kmeans.points import precision, rows_per_block, shifted
 from closure_kmeans.quantizer import MANY_CENTERS
 
 # Trees, and centres in a leaf, that find the closest other of nearly all centres.
@@ -23,16 +22,6 @@ N_TREES, LEAF_SIZE = 6, 128
 BLOCK_ROWS = 1024
 # Share of the centres that may lie beyond each edge of the map: a few far out must not shrink all others.
 BEYOND = 0.002
-
-
-def squares_to(rows: NDArray[Any], point: NDArray[Any]) -> NDArray[Any]:
-    """The squared distance of each row to a point."""
-    dtype = precision(rows.dtype)
-    squares = np.empty(len(rows), dtype)
-    for first in range(0, len(rows), rows_per_block(rows)):
-        apart = shifted(rows[first : first + rows_per_block(rows)], point.astype(dtype))
-        squares[first : first + len(apart)] = np.einsum("ij,ij->i", apart, apart)
-    return squares
 
 
 def closest_distances(centers: NDArray[Any]) -> NDArray[np.float64]:

@@ -63,7 +63,7 @@ def local_features(
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be used.
     n_jobs : int, optional
-        Number of threads; by default as many as the process may run on.
+        Number of threads; by default as many as the process may use CPUs.
     verbose : int, default=0
         1 shows a progress bar.
     callback : callable, optional

@@ -18,6 +18,7 @@ from sklearn.base import clone
 
 from closure_kmeans import ClosureKMeans
 from closure_kmeans import _validation as check
+from closure_kmeans._blas import blas
 from closure_kmeans._files import FileFormatError, file_size, library, reading, replacing
 from closure_kmeans.base import BaseKMeans
 
@@ -97,6 +98,7 @@ def _word_finder(faiss: Any, centers: NDArray[np.float32]) -> Any:
     return index
 
 
+@blas.held()
 def _embed(
     labels: NDArray[np.int32], rows: NDArray[Any], projection: NDArray[np.float32], n_words: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:

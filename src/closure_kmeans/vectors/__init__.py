@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from closure_kmeans._arrays import unmasked
 from closure_kmeans._files import FileFormatError
 from closure_kmeans.vectors.binary import BIN, VECS, map_bin, map_npy, map_vecs, write_bin, write_npy, write_vecs
 from closure_kmeans.vectors.hdf5 import open_hdf5
@@ -80,7 +81,7 @@ def open_vectors(source: Source, name: str | None = None) -> NDArray[Any] | Vect
         return _open_folder(path, name) if path.is_dir() else _unwrapped(_open_file(path, name), str(path))
     if hasattr(source, "detach"):  # a PyTorch tensor shares its memory
         source = source.detach().cpu().numpy()
-    rows: Any = source
+    rows: Any = unmasked("vectors", source)
     if not all(hasattr(source, attribute) for attribute in ("shape", "dtype", "__getitem__")):
         raise TypeError(
             f"vectors must be a path, or an array with shape, dtype and slices, got {type(source).__name__}"
@@ -115,7 +116,7 @@ def save_vectors(path: str | os.PathLike[str], X: ArrayLike | Vectors) -> None:
     write = _WRITERS.get(path.suffix.lower())
     if write is None:
         raise ValueError(f"the name of a file of vectors must end in one of {', '.join(_WRITERS)}, got '{path.name}'")
-    write(path, np.asarray(X))
+    write(path, np.asarray(unmasked("X", X)))
 
 
 def _open_file(path: Path, name: str | None) -> Rows:

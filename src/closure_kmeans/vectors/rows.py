@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from closure_kmeans._arrays import unmasked
 from closure_kmeans._files import FileFormatError, check_uncut, reading
 
 # Bytes read at a time where all rows are read.
@@ -152,7 +153,8 @@ class Vectors:
         part, label = self._parts[number], self._labels[number]
         check_uncut(part)
         with reading(Path(label), "vectors"):
-            block = self._group(number, part)[rows] if isinstance(part, Group) else np.asarray(part[rows])
+            read = self._group(number, part)[rows] if isinstance(part, Group) else np.asanyarray(part[rows])
+        block = np.asarray(unmasked(f"'{label}'", read))  # a masked array is still one
         expected = (len(range(rows.start, rows.stop, rows.step)), self.shape[1])
         if block.shape != expected:
             first = self._starts[number] + rows.start
@@ -165,7 +167,7 @@ class Vectors:
             if number not in self._kept:
                 if len(self._kept) == self._n_kept:
                     del self._kept[next(iter(self._kept))]  # before there is one more
-                self._kept[number] = np.asarray(group.read())
+                self._kept[number] = np.asanyarray(group.read())
             return self._kept[number]
 
 
