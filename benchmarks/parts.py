@@ -64,8 +64,7 @@ def exact_part(X: Floats, n_clusters: int) -> Part:
     start = X[np.random.default_rng(0).choice(n_rows, n_clusters, replace=False)]
 
     def ours(n_threads: int) -> NDArray[Any]:
-        # One assignment makes labels of the given centres, before the first iteration.
-        settings = {"max_iter": ITERATIONS - 1, "tol": 0, "random_state": 0}
+        settings = {"max_iter": ITERATIONS, "tol": 0, "random_state": 0}
         model = LloydKMeans(n_clusters, init=start, n_jobs=n_threads, **settings)
         return model.fit(X).cluster_centers_
 

@@ -22,9 +22,8 @@ X, new, k = sift[:10_000], sift[10_000:], 500
 # ------------
 # ``KMeans`` and ``ClosureKMeans`` have ``fit``, ``predict``, ``fit_predict``, ``transform`` and ``score``,
 # ``sample_weight``, and the fitted ``cluster_centers_``, ``labels_``, ``inertia_`` and ``n_iter_``. There is no
-# ``n_init``: with many clusters one start is as good as another. Nor is there ``init="k-means++"``, which takes n
-# times k distances; the start is a tree. ``labels_`` of a fit are not quite ``predict(X)``, as they are there;
-# ``relabel(X)`` makes them so.
+# ``n_init`` and no ``init="k-means++"``: with many clusters one start is as good as another, and ours is a tree. After
+# a fit, ``labels_`` and ``predict(X)`` differ for a few rows in a hundred; ``relabel(X)`` makes them equal.
 
 theirs = KMeans(k, n_init=1, init="random", random_state=0).fit(X)
 ours = ClosureKMeans(k, random_state=0).fit(X)

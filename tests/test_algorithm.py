@@ -264,8 +264,8 @@ def test_covering_closures_give_lloyd(neighborhoods, weighted, seed, n, d, data)
     exact = reference.lloyd(X, start, k, max_iter, weights)
     assume(exact is not None)
     labels, expected = exact
-    for init in (centers, start):
-        fitted = covering(k, init=init, max_iter=max_iter, neighborhoods=neighborhoods).fit(X, sample_weight=weights)
+    for init, n_iter in ((centers, max_iter + 1), (start, max_iter)):  # from centres, the start is an iteration
+        fitted = covering(k, init=init, max_iter=n_iter, neighborhoods=neighborhoods).fit(X, sample_weight=weights)
         np.testing.assert_array_equal(fitted.labels_, labels)
         np.testing.assert_allclose(fitted.cluster_centers_, expected, atol=1e-12)
 

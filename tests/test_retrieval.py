@@ -392,7 +392,7 @@ def test_finished_stages_are_taken_up(collection, tmp_path):
     assert resume(FEATURES, tmp_path, "other key", fail).names == other.names
     assert resume(FEATURES, tmp_path, "key", fail).names == collection.names
     FEATURES.path(tmp_path, "key").rename(WORDS.path(tmp_path, "key"))
-    with pytest.raises(FileFormatError, match=r"must be 'vocabulary', .* but is 'collection', .* remove it"):
+    with pytest.raises(FileFormatError, match=r"must be 'vocabulary', but is 'collection'; remove it"):
         resume(WORDS, tmp_path, "key", fail)
 
 

@@ -154,6 +154,9 @@ class TasksHere(Cluster):
     def check_shared(self, folder: SharedFolder) -> None:
         """There are no workers elsewhere."""
 
+    def environment(self) -> dict[str, str]:
+        return {}
+
     def run(self, stage: str, task: Any, arguments: Any) -> Any:
         return (self._watched_task(task, some) for some in arguments)
 
