@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -188,11 +189,14 @@ def test_other_bits_than_elsewhere_are_an_error(name, value, message, tmp_path, 
 def test_a_blas_that_another_package_has_loaded_does_not_matter(monkeypatch):
     own = _environment.environment()
     libraries = _environment.blas_libraries()
-    other = {"internal_api": "mkl", "version": "2024", "filepath": "/lib/site-packages/torch/lib/libmkl.so"}
+
+    def mkl(path):
+        return SimpleNamespace(info=lambda: {"internal_api": "mkl", "version": "2024", "filepath": path})
+
+    other = mkl("/lib/site-packages/torch/lib/libmkl.so")
     monkeypatch.setattr(_environment, "blas_libraries", lambda: [*libraries, other])
     assert _environment.environment() == own
-    system = other | {"filepath": "/usr/lib/libmkl.so"}
-    monkeypatch.setattr(_environment, "blas_libraries", lambda: [system])
+    monkeypatch.setattr(_environment, "blas_libraries", lambda: [mkl("/usr/lib/libmkl.so")])
     assert _environment.environment() == own | {"BLAS": "mkl 2024"}
 
 
