@@ -727,6 +727,15 @@ def test_doctor_knows_the_extras(run, monkeypatch):
 
 
 @pytest.mark.slow
+def test_warmup_fails_if_no_kernel_is_kept(tmp_path, monkeypatch):
+    """Else an image without kernels would be built."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("closure_kmeans.cli.doctor.compile_kernels", lambda dtype: None)
+    result = CliRunner().invoke(cli.main, ["warmup", "--dtype", "uint8"])
+    assert result.exit_code == 1
+    assert "set NUMBA_CACHE_DIR to a folder that you, and nobody else, can write to" in result.stderr
+
+
 def test_warmup_leaves_nothing_to_compile(tmp_path):
     cache = {"NUMBA_CACHE_DIR": str(tmp_path)}
     result = process("warmup", "--dtype", "float32", env=os.environ | cache)

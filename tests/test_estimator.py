@@ -171,6 +171,8 @@ def test_labels_of_the_nearest_centers(k, metric):
     np.testing.assert_allclose(model.cluster_sizes_, np.bincount(nearest, weights, k))
     assert model.inertia_ == pytest.approx(-model.score(X, sample_weight=weights))
     assert model.labels_.dtype == before.dtype
+    with pytest.raises(ValueError, match="X must be the 8000 rows of the fit, got 7999"):
+        model.relabel(X[1:])
 
 
 def test_fit_predict_is_fit(X, fitted_by_any):

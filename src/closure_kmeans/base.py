@@ -240,8 +240,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
         A fit ends with labels that differ from these for some rows, up to a few in a hundred: a row moves when that
         lowers the distortion with the shift of both centres counted, and the last update moves the centres once more.
-        ``cluster_sizes_`` and ``inertia_`` become those of the new labels; the centres stay. A cluster may be left
-        without rows if the fit was stopped early.
+        ``cluster_sizes_`` and ``inertia_`` become those of the new labels; the centres stay. They are no longer bound by
+        ``max_size``, and a cluster may be left without rows if the fit was stopped early.
 
         Parameters
         ----------
@@ -259,7 +259,10 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         >>> bool((model.labels_ == model.predict(X)).all())
         True
         """
-        labels, distances = self._nearest(self._check(X))
+        rows = self._check(X)
+        if len(rows) != len(getattr(self, "labels_", rows)):
+            raise ValueError(f"X must be the {len(self.labels_)} rows of the fit, got {len(rows)}")
+        labels, distances = self._nearest(rows)
         weights = np.ones(len(labels)) if sample_weight is None else check.weights_like(sample_weight, distances)
         self.labels_ = labels
         self.cluster_sizes_ = np.bincount(labels, weights, len(self.cluster_centers_)).astype(np.float64, copy=False)

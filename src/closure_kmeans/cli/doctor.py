@@ -7,7 +7,7 @@ import re
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import llvmlite.binding as llvm
@@ -58,8 +58,12 @@ def doctor(as_json: bool) -> None:
         as_json=as_json,
     )
     if not writable and not compiled:
-        click.echo(f"Warning: kernels are compiled in every process, for they cannot be kept: {ADVICE}", err=True)
-        raise SystemExit(1)
+        _fail_without_cache()
+
+
+def _fail_without_cache() -> NoReturn:
+    click.echo(f"Warning: kernels are compiled in every process, for they cannot be kept: {ADVICE}", err=True)
+    raise SystemExit(1)
 
 
 def _requirements() -> list[tuple[str, str | None]]:
@@ -114,10 +118,13 @@ def _gigabytes(n_bytes: float) -> str:
 def warmup(dtypes: tuple[str, ...], quiet: bool) -> None:
     """Compile the kernels before first use.
 
-    They are compiled when they are first used, and cached. Images and tests had better have them before.
+    They are compiled when they are first used, and cached. Images and tests had better have them before. The exit code
+    is 1 if they could not be kept.
     """
     for dtype in dtypes or [np.dtype(dtype).name for dtype in DTYPES]:
         began = perf_counter()
         compile_kernels(np.dtype(dtype))
         if not quiet:
             click.echo(f"{dtype:8} {perf_counter() - began:5.1f} s")
+    if not any(map(holds_kernels, folders())):
+        _fail_without_cache()
