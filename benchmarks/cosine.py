@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks import data
 from benchmarks.data import Rows
 from benchmarks.machine import describe_machine, describe_versions
-from benchmarks.results import FOLDER, append_row, markdown_table
+from benchmarks.results import FOLDER, append_row, markdown_table, read_rows
 from closure_kmeans import ClosureKMeans
 
 ITERATIONS = 25  # of faiss
@@ -44,7 +44,7 @@ def cases(source: str | None, embeddings: Path | None) -> Iterator[tuple[str, Ca
     """A title, what makes the rows, and numbers of clusters."""
     for noise in (0.09, 0.15):
         make = partial(around_directions, 20_000, noise)
-        yield f"20,000 x 128 around 2,000 directions, noise {noise}", make, (4000, 6000)
+        yield f"20,000 x 128 around 2,000 directions, noise {noise}", make, (2000, 4000, 6000)
     yield "60,000 SIFT descriptors", lambda: data.load("sift", 60_000, source), (600, 6000, 20_000)
     yield "60,000 GloVe vectors", lambda: data.load("glove", 60_000, source), (600, 6000, 20_000)
     if embeddings is not None:
@@ -103,18 +103,23 @@ def main() -> None:
     data.add_data_option(parser)
     parser.add_argument("--embeddings", type=Path, metavar="FOLDER")
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--fresh", action="store_true", help="redo finished runs")
     parser.add_argument("--output", type=Path, default=FOLDER, metavar="FOLDER")
     arguments = parser.parse_args()
     path = arguments.output / "cosine.jsonl"
-    path.unlink(missing_ok=True)
+    if arguments.fresh:
+        path.unlink(missing_ok=True)
+    done = {(row["rows"], row["k"], row["seed"]): row for row in read_rows(path)}
     about = {"machine": describe_machine(), "versions": describe_versions()}
     lines = []
     for title, make, sizes in cases(arguments.data, arguments.embeddings):
         X = unit(make())
         for k in sizes:
-            rows = [fit_all(X, k, seed) for seed in range(arguments.seeds)]
-            for seed, row in enumerate(rows):
-                append_row(path, {"rows": title, "k": k, "seed": seed} | row | about)
+            for seed in range(arguments.seeds):
+                if (title, k, seed) not in done:
+                    done[title, k, seed] = fit_all(X, k, seed)
+                    append_row(path, {"rows": title, "k": k, "seed": seed} | done[title, k, seed] | about)
+            rows = [done[title, k, seed] for seed in range(arguments.seeds)]
             lines.append(format_line(title, k, rows))
             print(*lines[-1], sep="  ", flush=True)
     text = (

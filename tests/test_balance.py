@@ -176,6 +176,12 @@ def test_whole_rows_must_fit(X):
         ClosureKMeans(8, max_size=3.75).fit(X[:60], sample_weight=np.full(60, 0.5))
     with pytest.raises(ValueError, match=r"max_size must be at least the weight of the heaviest row, 9, got 8\.6"):
         ClosureKMeans(8, max_size=8.6).fit(X[:60], sample_weight=[9.0] + [1.0] * 59)
+    with pytest.raises(ValueError, match=r"room for all 59 rows: 8 clusters of at most 7\.5 hold 7 whole rows each"):
+        ClosureKMeans(8, max_size=7.5).fit(X[:60], sample_weight=[0.0] + [1.0] * 59)
+    with pytest.raises(ValueError, match="hold 7 whole rows each"):
+        ClosureKMeans(8, max_size=7.6).fit(X[:60], sample_weight=[1.0001] + [1.0] * 59)
+    tenths = ClosureKMeans(10, max_size=0.3, random_state=0).fit(X[:30], sample_weight=np.full(30, 0.1))
+    np.testing.assert_allclose(tenths.cluster_sizes_, 0.3)
     assert ClosureKMeans(8, max_size=8, random_state=0).fit(X[:60]).cluster_sizes_.max() <= 8
 
 

@@ -334,3 +334,23 @@ def test_a_link_to_a_folder_is_refused(folder, caplog):
     folder.symlink_to("elsewhere")
     assert run_kernel() is False
     assert f"'{folder}' is a link" in said(caplog)[0]
+
+
+@needs_owners
+def test_a_pipe_in_the_place_of_a_kernel_is_not_opened(folder, caplog):
+    run_kernel()
+    path = cached_file(folder)
+    path.unlink()
+    os.mkfifo(path)
+    assert run_kernel() is False
+    assert "is not a file" in caplog.text
+
+
+@needs_owners
+def test_folders_are_safe_whatever_the_umask(folder):
+    old = os.umask(0)
+    try:
+        assert [run_kernel(), run_kernel()] == [False, True]
+    finally:
+        os.umask(old)
+    assert _cache.objection(folder) is None

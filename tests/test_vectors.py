@@ -1,5 +1,6 @@
 import errno
 import os
+import pickle
 import struct
 import subprocess
 import sys
@@ -542,7 +543,9 @@ def test_fit_takes_them_like_an_array(suffix, tmp_path):
 CUT = """
 import os, shutil, sys
 from pathlib import Path
-from closure_kmeans import ClosureKMeans, layout, points
+import numpy as np
+
+from closure_kmeans import ClosureKMeans, layout, metrics, points
 from closure_kmeans.vectors import FileFormatError, open_vectors
 
 folder, suffix = Path(sys.argv[1]), sys.argv[2]
@@ -583,7 +586,16 @@ fails(rows.__getitem__, slice(15_000, 15_010))
 path, rows = opened("predict")
 model = ClosureKMeans(20, max_iter=2, random_state=0).fit(rows)
 cut(path)
-for method in (model.predict, model.transform, model.score, model.fit):
+def weighted(rows):
+    return model.fit(rows, sample_weight=np.arange(len(rows)) % 2)
+
+def distortion(rows):
+    return metrics.distortion(rows, model.cluster_centers_)
+
+def start(rows):
+    return ClosureKMeans(20, init=rows[:20]).fit(np.ones((30, 8)))
+
+for method in (model.predict, model.transform, model.score, model.fit, weighted, distortion, start):
     fails(method, rows)
 
 path, rows = opened("fit")
@@ -607,6 +619,20 @@ for model in (limited, ClosureKMeans(20, max_iter=3, random_state=0)):
 def test_a_mapped_file_that_is_cut_is_an_error(suffix, tmp_path):
     write(tmp_path / f"rows{suffix}", np.random.default_rng(0).normal(size=(20_000, 8)).astype(np.float32))
     subprocess.run([sys.executable, "-c", CUT, tmp_path, suffix], check=True)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".h5"])
+def test_vectors_can_be_pickled(suffix, tmp_path):
+    rows = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
+    path = tmp_path / f"rows{suffix}"
+    if suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            file.create_dataset("rows", data=rows, chunks=(100, 8))
+    else:
+        write(path, rows)
+    vectors = open_vectors(path if suffix == ".h5" else tmp_path)
+    vectors[:10]
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(vectors))[90:210], rows[90:210])
 
 
 CUT_BETWEEN_GROUPS = """

@@ -120,7 +120,8 @@ def holds_kernels(folder: Path) -> bool:
 
 
 def _prepare(folder: Path) -> None:
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)  # for others to read, whatever the umask lets them write
+    for place in (*reversed(folder.parents), folder):  # for others to read, whatever the umask lets them write
+        place.mkdir(mode=0o755, exist_ok=True)
     reason = objection(folder)
     if reason is not None:
         raise PermissionError(reason)
@@ -128,11 +129,15 @@ def _prepare(folder: Path) -> None:
 
 def _read(path: Path) -> bytes | None:
     """The code in a file; None if it is of other sources. Where it must not be run, an error says why."""
-    with path.open("rb") as file:
-        reason = objection(path.parent) or _objection_to(path, os.fstat(file.fileno()))
-        if reason is not None:
-            raise PermissionError(f"{reason}; {ADVICE}")
-        found = file.read()
+    reason = objection(path.parent)
+    if reason is None and not path.is_file():  # to open a pipe would take for ever
+        raise ValueError(f"'{path}' is not a file")
+    if reason is None:
+        with path.open("rb") as file:
+            reason = _objection_to(path, os.fstat(file.fileno()))
+            found = file.read()
+    if reason is not None:
+        raise PermissionError(f"{reason}; {ADVICE}")
     digest, rest = found[:DIGEST_BYTES], found[DIGEST_BYTES:]
     if digest != _digest(path.name, rest):
         raise ValueError(f"'{path}' is damaged")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # What is taken as it is; all else is converted to the first.
 DTYPES = (np.float64, np.float32, np.float16, np.uint8, np.int8)
 
+# Relative error of a sum of weights that is not held against the user.
+ROUNDING = 1e-9
 # Point and cluster ids are 32 bits wide.
 MAX_ROWS = 2**31 - 1
 
@@ -75,6 +77,7 @@ def rows(X: Any) -> Any:
     package = next((package for package in packages if package in ROWS_IN), None)
     if package is not None and not _becomes_an_array(X):
         raise TypeError(f"X must be an array of rows, got a {package}.{type(X).__name__}: pass {ROWS_IN[package]}")
+    check_uncut(X)
     if hasattr(X, "__array__") and not isinstance(getattr(X, "dtype", None), np.dtype):
         return X if len(getattr(X, "shape", ())) == 2 else np.asarray(X)
     return X
@@ -164,17 +167,20 @@ def number(name: str, value: object, minimum: float, maximum: float = math.inf) 
 
 def max_size(value: float, weights: NDArray[np.float64], n_rows: int, n_clusters: int) -> None:
     """An upper bound on the cluster size that leaves room for all rows, each of which is in one cluster as a whole."""
-    smallest = float(np.broadcast_to(weights, n_rows).sum() / n_clusters)
-    if value < smallest:
-        raise ValueError(f"max_size must be at least the mean size of a cluster, {smallest:g}, got {value:g}")
-    heaviest = float(weights.max())
-    if value < heaviest:
-        raise ValueError(f"max_size must be at least the weight of the heaviest row, {heaviest:g}, got {value:g}")
-    n_each = math.floor(value / heaviest)
-    if len(weights) == 1 and n_each * n_clusters < n_rows:
+    weights = np.broadcast_to(weights, n_rows)
+    weights = weights[weights > 0]
+    room = value * (1 + ROUNDING)
+    mean = float(weights.sum() / n_clusters)
+    if room < mean:
+        raise ValueError(f"max_size must be at least the mean size of a cluster, {mean:g}, got {value:g}")
+    if room < weights.max():
+        raise ValueError(f"max_size must be at least the weight of the heaviest row, {weights.max():g}, got {value:g}")
+    lightest = float(weights.min())
+    n_each = math.floor(room / lightest)
+    if n_each * n_clusters < len(weights):
         raise ValueError(
-            f"max_size must leave room for all {n_rows} rows: {n_clusters} clusters of at most {value:g} hold {n_each} "
-            f"whole rows each; it must be at least {-(-n_rows // n_clusters) * heaviest:g}"
+            f"max_size must leave room for all {len(weights)} rows: {n_clusters} clusters of at most {value:g} hold "
+            f"{n_each} whole rows each; it must be at least {-(-len(weights) // n_clusters) * lightest:g}"
         )
 
 
@@ -199,6 +205,7 @@ def init(value: str | ArrayLike, n_clusters: int, X: NDArray[Any]) -> str | NDAr
     """A start: a name, centres, labels, or a model, whose clusters are the first ones."""
     if isinstance(value, BaseEstimator):
         return _centers_of(value, n_clusters, X)
+    check_uncut(value)
     array = np.asarray(unmasked("init", value))
     if array.ndim == 0:
         if not isinstance(value, str) or value not in ("tree", "random"):

@@ -62,6 +62,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     n_clusters: int
     init: Literal["tree", "random"] | ArrayLike
+    labels_: NDArray[np.int32]
+    cluster_sizes_: NDArray[np.float64]
     _n_probes: int | None
 
     def __init__(
@@ -153,6 +155,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             fitted = self._fit(rows, weights, n_clusters, init, began)
         else:
             some = weights > 0
+            check_uncut(X)
             others = rows[~some]
             check_array(others, dtype=None, estimator=self, input_name="X")
             init = init[some] if isinstance(init, np.ndarray) and init.ndim == 1 else init
@@ -236,12 +239,12 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         return labels
 
     def relabel(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Replace ``labels_`` by the nearest centres of the rows of the fit: what ``predict`` gives.
+        """Replace ``labels_`` by what ``predict`` gives: the nearest centres of the rows of the fit.
 
         A fit ends with labels that differ from these for some rows, up to a few in a hundred: a row moves when that
         lowers the distortion with the shift of both centres counted, and the last update moves the centres once more.
-        ``cluster_sizes_`` and ``inertia_`` become those of the new labels; the centres stay. They are no longer bound by
-        ``max_size``, and a cluster may be left without rows if the fit was stopped early.
+        ``cluster_sizes_`` and ``inertia_`` become those of the new labels; the centres stay. The sizes are not
+        bound by ``max_size``, and a cluster may be left without rows if the fit was stopped early.
 
         Parameters
         ----------
@@ -266,7 +269,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         weights = np.ones(len(labels)) if sample_weight is None else check.weights_like(sample_weight, distances)
         self.labels_ = labels
         self.cluster_sizes_ = np.bincount(labels, weights, len(self.cluster_centers_)).astype(np.float64, copy=False)
-        self.inertia_ = float(distances @ weights)
+        self.inertia_ = float((distances * weights).sum())
         return self
 
     def several_nearest(self, X: ArrayLike, n_nearest: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:

@@ -29,7 +29,7 @@ from closure_kmeans.partition import RandomPartition
 from closure_kmeans.points import Points, rows_per_block
 
 # Points that undo each other's moves are tried again with one in so many of them.
-PARTS_OF_MOVERS = (2, 4)
+PARTS_OF_MOVERS = (2, 4, 8, 16)
 # In clusters of up to so many points on average, more movers than this share of all points should lower the distortion.
 SMALL_CLUSTERS, MANY_MOVERS = 10, 0.05
 # Cluster sizes between which extrapolation sets in: below the first it would empty clusters, above the second it
@@ -40,7 +40,7 @@ EXTRAPOLATE_FROM, EXTRAPOLATE_FULLY = 10, 50
 class Rule(NamedTuple):
     """How points move."""
 
-    hartigan: bool  # when that lowers the distortion, the shift of both centres included; or when a centre is nearer
+    hartigan: bool  # Hartigan's rule: a move must lower the distortion, the shift of both centres included; or Lloyd's
     part: int = 1  # of the points that would move, a random one in so many does
     seed: int = 0  # of that choice
 
@@ -169,17 +169,17 @@ def take_step(
         n_pairs += new.n_pairs
         updated = new.clusters._replace(penalties=state.clusters.penalties)
         highest = state.clusters.penalized_inertia
-        if new.n_active > many and how.part < parts[-1]:
+        if new.n_active > many and how.hartigan and how.part < parts[-1]:
             highest *= 1 - tol
         if updated.penalized_inertia <= highest:
-            return Step(Clustering(new.labels, updated), new.n_active, n_pairs, n_trees)
+            return Step(Clustering(new.labels, updated), new.n_active, n_pairs, n_trees, damped=how.part > 1)
         spare.append(updated.centers)
         del new, updated
     return Step(state, 0, n_pairs, n_trees)
 
 
 def count_many(n_points: int, n_clusters: int) -> float:
-    """How many points, if they move at once, should lower the distortion: in large clusters, any number need not."""
+    """The number of points above which a joint move must lower the distortion by ``tol``: none for large clusters."""
     return MANY_MOVERS * n_points if n_points <= SMALL_CLUSTERS * n_clusters else np.inf
 
 

@@ -52,6 +52,7 @@ class Step(NamedTuple):
     n_active: int
     n_pairs: int
     n_trees: int
+    damped: bool = False  # whether only a part of the points moved that wanted to: there is more to gain
 
 
 # Told of each iteration: its outcome, the accuracy if it was measured, and whether it was the last because the fit has
@@ -83,7 +84,7 @@ def alternate(
             before = state.clusters.inertia
             step = take_step(state)
             fall = 1 - step.state.clusters.inertia / before if before > 0 else 0.0
-            settled = step.n_active == 0 or abs(fall) < tol
+            settled = step.n_active == 0 or (abs(fall) < tol and not step.damped)
             accuracy = None
             if measure_accuracy is not None and (settled or number % ACCURACY_EVERY == 0 or number == max_iter):
                 accuracy = measure_accuracy(step.state)

@@ -112,6 +112,12 @@ class Vectors:
         self.group_bytes = longest * self.shape[1] * self.dtype.itemsize
         self._n_kept = max(KEPT_GROUPS, KEPT_BYTES // max(1, self.group_bytes))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_kept", "_turn")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _kept={}, _turn=Lock())
+
     def __len__(self) -> int:
         return self.shape[0]
 
