@@ -116,7 +116,7 @@ def test_a_step_that_would_raise_the_distortion_is_redone_by_the_papers_rule(har
         labels = np.repeat(np.arange(20, dtype=np.int32), np.diff(tree.starts))
         state = Clustering(labels, update(points, labels, 20, threads))
         partitions = [grow_leaves(points, rng, threads, leaf_size) for leaf_size in (20, 100)]
-        astray = state.clusters._replace(centers=np.roll(state.clusters.centers, 1, axis=1))
+        astray = state.clusters._replace(centers=state.clusters.centers[::-1].copy())
         step = take_step(points, state, lambda: astray, partitions, Rule(hartigan), threads, [], assign_and_update)
         expected, _ = assign_by_closures(points, state.clusters, labels, partitions, PLAIN, threads)
     np.testing.assert_array_equal(step.state.labels, expected)
