@@ -108,7 +108,8 @@ def test_the_distortion_never_rises(mode, X, leaf_size, weighted, data):
 
 
 @pytest.mark.parametrize("hartigan", [False, True])
-def test_a_step_that_would_raise_the_distortion_is_redone_by_the_papers_rule(hartigan):
+def test_a_step_that_would_raise_the_distortion_is_redone_by_the_papers_rule(hartigan, monkeypatch):
+    monkeypatch.setattr(closure, "PARTS_OF_MOVERS", ())  # a small part of the points may lower it by chance
     rng = np.random.default_rng(0)
     X = load_sift()[:300]
     with Threads(1) as threads:
@@ -116,7 +117,7 @@ def test_a_step_that_would_raise_the_distortion_is_redone_by_the_papers_rule(har
         labels = np.repeat(np.arange(20, dtype=np.int32), np.diff(tree.starts))
         state = Clustering(labels, update(points, labels, 20, threads))
         partitions = [grow_leaves(points, rng, threads, leaf_size) for leaf_size in (20, 100)]
-        astray = state.clusters._replace(centers=state.clusters.centers[::-1].copy())
+        astray = state.clusters._replace(centers=np.roll(state.clusters.centers, 1, axis=1))
         step = take_step(points, state, lambda: astray, partitions, Rule(hartigan), threads, [], assign_and_update)
         expected, _ = assign_by_closures(points, state.clusters, labels, partitions, PLAIN, threads)
     np.testing.assert_array_equal(step.state.labels, expected)
