@@ -139,7 +139,7 @@ def test_other_parameters_are_named(change, message, tmp_path):
     X = load_sift()[:1500]
     model(checkpoint=tmp_path, max_iter=2).fit(X)
     before = (tmp_path / "checkpoint.safetensors").read_bytes()
-    with pytest.raises(FileFormatError, match=f"is of another fit: {message}.*Remove it to begin anew"):
+    with pytest.raises(FileFormatError, match=f"is of another fit: {message}.*Remove it to start over"):
         model(checkpoint=tmp_path, **change).fit(X)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
 

@@ -313,7 +313,7 @@ def test_a_fit_is_not_resumed_where_it_would_end_in_other_bits(X, threads, tmp_p
     new_model(threads, storage=tmp_path, max_iter=1).fit(X)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
     monkeypatch.setattr("numba.config.CPU_NAME", "generic")
-    message = "may not end in the same bits here: processor was '.*' and is 'generic .*or remove it to begin anew"
+    message = "may not end in the same bits here: processor was '.*' and is 'generic .*or remove it to start over"
     with pytest.raises(ValueError, match=message):
         new_model(threads, storage=tmp_path).fit(X)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == before

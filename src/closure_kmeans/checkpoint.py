@@ -190,7 +190,7 @@ def check_identity(what: str, saved: dict[str, Any], own: dict[str, Any]) -> Non
     """What was saved must be of the same fit."""
     differences = _differences(saved, own)
     if differences:
-        raise FileFormatError(f"{what} is of another fit: {differences}. Remove it to begin anew")
+        raise FileFormatError(f"{what} is of another fit: {differences}. Remove it to start over")
 
 
 def check_environment(what: str, saved: dict[str, str], own: dict[str, str], new_fit: str) -> None:

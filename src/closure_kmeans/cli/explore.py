@@ -78,7 +78,7 @@ with_items = together(
 @with_threads
 @with_quiet
 @click.option("--index", "index_file", type=EXISTING_FILE, help="An index to search, of retrieval index.")
-@click.option("--checkpoint", type=FileOrFolder(), help="The checkpoint of a fit to watch, be it still to come.")
+@click.option("--checkpoint", type=FileOrFolder(), help="The checkpoint of a fit to watch; it need not exist yet.")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Another address to answer at. A token is then asked for."
 )

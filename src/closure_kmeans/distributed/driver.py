@@ -128,7 +128,7 @@ class Driver:
             arrays, facts = self._folder.map_tensors(saved, "centers")
             check_identity(f"'{self._folder}'", facts["identity"], self._identity)
             check_environment(
-                f"the fit in '{self._folder}'", facts["environment"], self._environment, "remove it to begin anew"
+                f"the fit in '{self._folder}'", facts["environment"], self._environment, "remove it to start over"
             )
             loaded = {name: np.array(array) for name, array in arrays.items()}
             self.history = [Iteration(*record) for record in facts["history"]]
