@@ -666,3 +666,15 @@ def test_distances_of_a_cosine_model_are_those_of_directions(tmp_path):
     model.save(tmp_path / "model.safetensors")
     result = run("evaluate", tmp_path / "model.safetensors", tmp_path / "rows.npy", "--json")
     assert json.loads(result.output)["distortion"] <= 1.01 * model.inertia_ / 300
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not let a mapped file be cut")
+def test_rows_of_a_file_that_was_cut_are_an_error(tmp_path):
+    X = make_rows()
+    np.save(tmp_path / "rows.npy", X)
+    model = ClosureKMeans(n_clusters=30, random_state=0).fit(X)
+    catalog = Catalog(model, np.load(tmp_path / "rows.npy", mmap_mode="r"), labels=model.labels_)
+    os.truncate(tmp_path / "rows.npy", 1000)
+    for read in (catalog.row, catalog.standing):
+        with pytest.raises(FileFormatError, match="must keep its"):
+            read(len(X) - 1)

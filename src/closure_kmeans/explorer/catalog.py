@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from closure_kmeans._files import check_uncut
 from closure_kmeans.explorer.centers import closest_distances, project
 from closure_kmeans.export import list_members
 from closure_kmeans.points import squares_to
@@ -214,6 +215,7 @@ class Catalog:
 
     def row(self, item: int) -> NDArray[Any] | None:
         """The vector of an item."""
+        check_uncut(self.rows)
         return None if self.rows is None else np.asarray(self.rows[item : item + 1])[0]
 
     def standing(self, item: int) -> Standing | None:
@@ -245,6 +247,7 @@ class Catalog:
     def _counted(self, items: NDArray[Any] | list[int]) -> NDArray[Any]:
         """The rows of some items, as they count for the model."""
         rows: Any = self.rows
+        check_uncut(rows)
         if isinstance(rows, np.ndarray):
             chosen = rows[np.asarray(items, np.int64)]
         else:
