@@ -197,7 +197,7 @@ class Driver:
             state,
             lambda: ahead,
             self.neighborhoods.partitions(),
-            Rule(hartigan, seed=self._iteration),
+            Rule(hartigan, seed=self._iteration + 1),
             self._threads,
             spare,
             reassign=self._reassign,
