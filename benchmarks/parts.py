@@ -29,10 +29,10 @@ from benchmarks import data
 from benchmarks.machine import describe_machine, describe_versions
 from benchmarks.results import FOLDER, Row, append_row, markdown_table
 from closure_kmeans import ClosureKMeans
-from closure_kmeans._parallel import Threads
 from closure_kmeans.baselines import HierarchicalKMeans, LloydKMeans
 from closure_kmeans.baselines.approximate import grow_forest, search_forest
 from closure_kmeans.metrics import distortion, exact_labels
+from closure_kmeans.parallel import Threads
 
 N_ROWS, N_CLUSTERS = 100_000, 1000
 BRANCHING, DEPTH = 10, 3

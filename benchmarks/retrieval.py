@@ -28,7 +28,7 @@ import numpy as np
 from benchmarks.data import CACHE, add_data_option
 from benchmarks.machine import describe_machine, describe_versions
 from benchmarks.results import FOLDER, Row, append_row, forget, latest, markdown_table, read_rows
-from closure_kmeans._parallel import Threads
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import mean_of, shifted
 from closure_kmeans.quantizer import SAMPLE_ROWS, find_centers
 from closure_kmeans.retrieval import Collection, Extraction, learn_vocabulary

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from closure_kmeans import ClosureKMeans
-from closure_kmeans._environment import environment
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans
 from closure_kmeans.distributed.cluster import local_cluster
+from closure_kmeans.environment import environment
 
 PATH = Path(__file__).with_name("golden.json")
 N_ROWS, WIDTH = 6000, 32

@@ -18,9 +18,8 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
 import closure_kmeans
-from closure_kmeans import ClosureKMeans, _parallel, closure, clusters
-from closure_kmeans._arrays import ALIGNMENT, empty_rows, largest
-from closure_kmeans._parallel import Threads
+from closure_kmeans import ClosureKMeans, closure, clusters, parallel
+from closure_kmeans.arrays import ALIGNMENT, empty_rows, largest
 from closure_kmeans.closure import (
     PLAIN,
     Rule,
@@ -37,8 +36,9 @@ from closure_kmeans.initialize import draw_rows
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.metrics import assignment_accuracy
 from closure_kmeans.neighborhoods import LARGEST_LEAF, FreshNeighborhoods, KeptNeighborhoods
-from closure_kmeans.partition import RandomPartition, check_partition, cut_evenly, unite_leaves
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import arrange_points, grow_leaves, heights
+from closure_kmeans.trees import RandomPartition, check_partition, cut_evenly, unite_leaves
 
 MODES = {
     "default": {"neighborhoods": "fresh"},
@@ -307,7 +307,7 @@ def test_any_number_of_threads_and_any_blocks_give_the_same_bits(mode, weighted,
     weights = np.random.default_rng(0).random(len(X)) if weighted else None
     alone = bits(model(90, mode, max_iter=4).fit(X, sample_weight=weights))
     for n_jobs, n_blocks in ((2, 16), (3, 16), (5, 16), (1, 1), (1, 7), (2, 10_000)):
-        monkeypatch.setattr(_parallel, "BLOCKS_PER_THREAD", n_blocks)
+        monkeypatch.setattr(parallel, "BLOCKS_PER_THREAD", n_blocks)
         for module in (closure, clusters):
             monkeypatch.setattr(module, "rows_per_block", lambda rows, n_blocks=n_blocks: -(-len(rows) // n_blocks))
         assert bits(model(90, mode, max_iter=4, n_jobs=n_jobs).fit(X, sample_weight=weights)) == alone

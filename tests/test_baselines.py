@@ -13,8 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from test_algorithm import AWKWARD, bits, draw_k, rows
 
-from closure_kmeans import ClosureKMeans, _parallel, _validation
-from closure_kmeans._parallel import Threads
+from closure_kmeans import ClosureKMeans, parallel, validation
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans, approximate
 from closure_kmeans.baselines.approximate import grow_forest, search_forest
 from closure_kmeans.baselines.canopy import canopy_axes, centers_inside, draw_canopies
@@ -23,6 +22,7 @@ from closure_kmeans.baselines.hierarchical import assign_children, find_copies
 from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.iteration import Clustering
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import arrange_points
 
 MONOTONE = {
@@ -136,7 +136,7 @@ def test_any_number_of_threads_and_any_blocks_give_the_same_bits(X, method, weig
 
     alone = fit(1)
     for n_jobs, n_blocks in ((2, 16), (3, 16), (5, 16), (1, 1), (1, 7), (2, 10_000)):
-        monkeypatch.setattr(_parallel, "BLOCKS_PER_THREAD", n_blocks)
+        monkeypatch.setattr(parallel, "BLOCKS_PER_THREAD", n_blocks)
         assert fit(n_jobs) == alone
 
 
@@ -283,7 +283,7 @@ def test_canopies_are_those_of_the_definition(X):
 
 
 def test_canopies_that_would_exceed_the_memory_are_refused(X, monkeypatch):
-    monkeypatch.setattr(_validation, "physical_memory", lambda: 5e6)
+    monkeypatch.setattr(validation, "physical_memory", lambda: 5e6)
     with pytest.raises(MemoryError, match=r"tight must be nearer to loose=0.03 for 5,000 rows, got 0: .* memory"):
         CanopyKMeans(20, tight=0, random_state=0).fit(X[:5000])
     CanopyKMeans(20, random_state=0, max_iter=1).fit(X[:5000])

@@ -19,7 +19,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from closure_kmeans import ClosureKMeans, Iteration, base, closure, recorder
-from closure_kmeans._parallel import Threads
 from closure_kmeans.baselines import (
     ApproximateKMeans,
     CanopyKMeans,
@@ -31,6 +30,7 @@ from closure_kmeans.baselines import (
     hierarchical,
 )
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import arrange_points
 
 EXPECTED_FAILURES = {

@@ -6,7 +6,7 @@ import reference
 from test_kernels import make_partition
 
 from closure_kmeans import metrics
-from closure_kmeans.partition import RandomPartition
+from closure_kmeans.trees import RandomPartition
 
 X = np.array([[0.0, 0.0], [1.0, 0.0], [4.0, 0.0], [9.0, 0.0]])
 CENTERS = np.array([[0.0, 0.0], [4.0, 3.0], [10.0, 0.0]])

@@ -7,8 +7,8 @@ import pytest
 import reference
 
 from closure_kmeans import ClosureKMeans, base, closure, quantizer
-from closure_kmeans._parallel import Threads
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.parallel import Threads
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from closure_kmeans import _files, cli
-from closure_kmeans._tensors import write_tensors
+from closure_kmeans import cli, files
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.features import load_image, local_features
 from closure_kmeans.retrieval import (
@@ -58,6 +57,7 @@ from closure_kmeans.retrieval.experiment import Plan, Scoring, compare
 from closure_kmeans.retrieval.inverted import Ranking
 from closure_kmeans.retrieval.pictures import draw_matches, draw_results, draw_rows
 from closure_kmeans.retrieval.stages import FEATURES, WORDS, resume, resume_features, resume_learning
+from closure_kmeans.tensors import write_tensors
 from closure_kmeans.vectors import FileFormatError
 
 N_OBJECTS, SIDE = 6, 160
@@ -789,7 +789,7 @@ def test_an_index_changed_on_disk(index, tmp_path):
 
 def rewritten(path, change):
     """An index with some of its arrays or facts changed."""
-    from closure_kmeans._tensors import read_tensors, write_tensors
+    from closure_kmeans.tensors import read_tensors, write_tensors
 
     arrays, facts = read_tensors(path, "image index")
     arrays = {name: np.array(array) for name, array in arrays.items()}
@@ -856,7 +856,7 @@ def test_a_full_disk_leaves_the_old_index(index, collection, tmp_path, monkeypat
     def fail(handle):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_files.os, "fsync", fail)
+    monkeypatch.setattr(files.os, "fsync", fail)
     with pytest.raises(OSError, match="No space left on device"):
         index.save(path)
     assert path.read_bytes() == before
@@ -1413,13 +1413,13 @@ def test_warmup_leaves_nothing_to_compile(photos, tmp_path):
 
 TIMED = """
 import sys
-from closure_kmeans import _kernels, base, quantizer, storage
-from closure_kmeans.baselines import _kernels as of_baselines
-from closure_kmeans.retrieval import _kernels as of_retrieval
+from closure_kmeans import kernels, base, quantizer, storage
+from closure_kmeans.baselines import kernels as of_baselines
+from closure_kmeans.retrieval import kernels as of_retrieval
 from closure_kmeans.retrieval import collect, experiment, stages, vocabulary
 
 def compiled():
-    found = [vars(module) for module in (_kernels, of_baselines, of_retrieval)]
+    found = [vars(module) for module in (kernels, of_baselines, of_retrieval)]
     kernels = {kernel for names in found for kernel in names.values() if hasattr(kernel, "signatures")}
     return {(kernel.__name__, str(signature)) for kernel in kernels for signature in kernel.signatures}
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from closure_kmeans import ClosureKMeans, _parallel
-from closure_kmeans._blas import SingleThreadedBlas
-from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans import ClosureKMeans, parallel
+from closure_kmeans.blas import SingleThreadedBlas
+from closure_kmeans.parallel import Threads, count_threads
 
 # More than a machine may have: BLAS starts as many as it is told to.
 BLAS_THREADS = 4
@@ -129,8 +129,8 @@ def test_the_quota_of_a_container_counts(quota, monkeypatch):
         "open",
         lambda path, *args, **kwargs: io.StringIO(files[path]) if path in files else really_open(path, *args, **kwargs),
     )
-    _parallel._count_cpus.cache_clear()
+    parallel._count_cpus.cache_clear()
     assert [count_threads(n_jobs) for n_jobs in (None, -1, -2, -9, 5)] == [3, 3, 2, 1, 5]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2), raising=False)
     assert count_threads(None) == 2
-    _parallel._count_cpus.cache_clear()
+    parallel._count_cpus.cache_clear()

@@ -15,7 +15,7 @@ import pytest
 import zarr
 from mutations import read_mutated
 
-from closure_kmeans import ClosureKMeans, _files
+from closure_kmeans import ClosureKMeans, files
 from closure_kmeans.vectors import FileFormatError, Vectors, open_vectors, save_vectors
 
 N_ROWS, WIDTH = 50, 8
@@ -504,7 +504,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, trouble):
     def fail(_):
         raise trouble
 
-    monkeypatch.setattr(_files.os, "fsync", fail)
+    monkeypatch.setattr(files.os, "fsync", fail)
     with pytest.raises(type(trouble)) as caught:
         save_vectors(path, np.zeros((2, 2)))
     if isinstance(trouble, OSError):

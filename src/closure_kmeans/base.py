@@ -16,12 +16,12 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from closure_kmeans import _validation as check
-from closure_kmeans._files import check_uncut, library
-from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans import validation as check
 from closure_kmeans.checkpoint import Checkpoint
+from closure_kmeans.files import check_uncut, library
 from closure_kmeans.initialize import start_labels
 from closure_kmeans.iteration import Clustering, Iteration, Step
+from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import Points, arrange_points, precision, rows_per_block, shifted, unit_rows
 from closure_kmeans.quantizer import (
     MANY_CENTERS,

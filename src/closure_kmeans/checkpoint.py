@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._environment import environment
-from closure_kmeans._files import FileFormatError, check_room, reading, unfinished
-from closure_kmeans._tensors import Arrays, read_facts, read_tensors, write_tensors
 from closure_kmeans.clusters import Clusters
+from closure_kmeans.environment import environment
+from closure_kmeans.files import FileFormatError, check_room, reading, unfinished
 from closure_kmeans.iteration import Clustering, Iteration
 from closure_kmeans.neighborhoods import Neighborhoods
 from closure_kmeans.points import Points, hash_rows
 from closure_kmeans.storage import plain_parameters
+from closure_kmeans.tensors import Arrays, read_facts, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans

@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import _compiled as _kernels
-from closure_kmeans._arrays import empty_rows
-from closure_kmeans._parallel import Threads
+from closure_kmeans import kernels
+from closure_kmeans.arrays import empty_rows
 from closure_kmeans.balance import adapt_penalties, admit
 from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.iteration import Clustering, OnIteration, Step, alternate
 from closure_kmeans.neighborhoods import Neighborhoods
-from closure_kmeans.partition import RandomPartition
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, rows_per_block
+from closure_kmeans.trees import RandomPartition
 
 # Points that undo each other's moves are tried again with one in so many of them.
 PARTS_OF_MOVERS = (2, 4, 8, 16)
@@ -228,7 +228,7 @@ def assign_by_closures(
     scores = np.full(len(labels), np.inf, points.mean.dtype)
     n_pairs = 0
     for partition in partitions:
-        assign = partial(_kernels.assign_leaves, points, clusters, labels, partition, rule.hartigan, new_labels, scores)
+        assign = partial(kernels.assign_leaves, points, clusters, labels, partition, rule.hartigan, new_labels, scores)
         n_pairs += sum(threads.for_each_block(assign, len(partition.starts) - 1))
     if rule.part > 1:
         movers = np.flatnonzero(new_labels != labels)

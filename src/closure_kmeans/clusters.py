@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import _compiled as _kernels
-from closure_kmeans._arrays import empty_rows, largest
-from closure_kmeans._parallel import Threads
+from closure_kmeans import kernels
+from closure_kmeans.arrays import empty_rows, largest
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, hash_rows, heights, rows_per_block, shifted
 
 # An error this small, relative to the squares it is the difference of, is none.
@@ -51,7 +51,7 @@ def update(
     ``labels`` change accordingly. The centres are put into ``spare`` memory, if there is any. With the labels and the
     clusters ``before``, those whose points are the same are taken over.
     """
-    members, starts = _kernels.group_by_label(labels, n_clusters)
+    members, starts = kernels.group_by_label(labels, n_clusters)
     clusters = empty_clusters(points, n_clusters, spare)
     changed = np.arange(n_clusters)
     if before is not None:
@@ -107,7 +107,7 @@ def refill_empty(
         if len(empty) == 0:
             return
         if len(changed) > 0:
-            members, starts = _kernels.group_by_label(labels, len(counts))
+            members, starts = kernels.group_by_label(labels, len(counts))
         changed = refill(points, labels, clusters, members, starts, empty)
 
 
@@ -124,7 +124,7 @@ def find_changed_means(
     Only the points that they had are looked at: to group all points again would take longer than the means.
     """
     had = np.sort(np.concatenate([members[starts[j] : starts[j + 1]] for j in changed]))
-    places, now = _kernels.group_by_label(labels[had], len(clusters.sizes))
+    places, now = kernels.group_by_label(labels[had], len(clusters.sizes))
     find_means(points, had[places], now, clusters, changed, 0, len(changed))
     counts: NDArray[np.int64] = np.diff(now)[changed]
     return counts
@@ -140,7 +140,7 @@ def find_means(
     last: int,
 ) -> None:
     """The means of some clusters, those in the places ``first <= place < last``, on the sphere if the points are."""
-    _kernels.update_clusters(points, members, starts, clusters, chosen, first, last)
+    kernels.update_clusters(points, members, starts, clusters, chosen, first, last)
     if points.spherical:
         move_onto_sphere(clusters, points.mean, chosen[first:last])
 

@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
-from closure_kmeans import _validation as check
 from closure_kmeans import layout, slabs
-from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans import validation as check
 from closure_kmeans.base import BaseKMeans, Outcome, fitted_attributes
 from closure_kmeans.checkpoint import Checkpoint, fingerprint
 from closure_kmeans.closure import Reassign, begin, cluster_by_closures
@@ -28,6 +27,7 @@ from closure_kmeans.neighborhoods import (
     Neighborhoods,
     suitable_leaf_size,
 )
+from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import Points, group_cells, grow_leaves, precision
 from closure_kmeans.quantizer import SAMPLE_ROWS, sample_accuracy
 from closure_kmeans.recorder import Recorder

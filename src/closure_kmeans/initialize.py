@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._parallel import Threads
-from closure_kmeans.partition import RandomPartition
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers
 from closure_kmeans.quantizer import SAMPLE_ROWS, find_centers
+from closure_kmeans.trees import RandomPartition
 
 
 def start_labels(

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from closure_kmeans._arrays import empty_rows
-from closure_kmeans._files import check_uncut, map_of
-from closure_kmeans._parallel import Threads
-from closure_kmeans.partition import cut_evenly, grow_partition, principal_axes
+from closure_kmeans.arrays import empty_rows
+from closure_kmeans.files import check_uncut, map_of
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import (
     Points,
     are_bytes,
@@ -32,6 +31,7 @@ from closure_kmeans.points import (
     shifted,
     unit_rows,
 )
+from closure_kmeans.trees import cut_evenly, grow_partition, principal_axes
 from closure_kmeans.vectors.rows import Rows
 
 # Cells in the file, and at the least in a slab.

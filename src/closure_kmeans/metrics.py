@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import normalized_mutual_info_score
 
-from closure_kmeans import _validation as check
 from closure_kmeans import quantizer
-from closure_kmeans._parallel import Threads, count_threads
-from closure_kmeans.partition import RandomPartition
+from closure_kmeans import validation as check
+from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.quantizer import nearest_centers
+from closure_kmeans.trees import RandomPartition
 
 
 def exact_labels(

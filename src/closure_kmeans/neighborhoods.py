@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans.partition import RandomPartition, check_partition
+from closure_kmeans.trees import RandomPartition, check_partition
 
 # A leaf should have this many points, times this power of the points that a cluster has: then it has about as many
 # clusters whatever their number is, and that number costs nothing.

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from closure_kmeans import _compiled as _kernels
-from closure_kmeans._arrays import empty_rows
-from closure_kmeans._files import check_uncut
-from closure_kmeans._parallel import Threads
-from closure_kmeans.partition import (
+from closure_kmeans import kernels
+from closure_kmeans.arrays import empty_rows
+from closure_kmeans.files import check_uncut
+from closure_kmeans.parallel import Threads
+from closure_kmeans.trees import (
     DATA_SAMPLE,
     RandomPartition,
     cut_evenly,
@@ -183,7 +183,7 @@ def measure_points(
         check_uncut(X)
         rows = np.require(X[first:last], widened, ["A", "C", "W"])  # of one kind, or code is compiled for each
         block = np.empty(rows.shape, mean.dtype)
-        fits: bool = _kernels.measure_rows(rows, mean, block, norms[first:last], in_bytes[first:last])
+        fits: bool = kernels.measure_rows(rows, mean, block, norms[first:last], in_bytes[first:last])
         if axes is not None:
             np.dot(block, axes, out=coordinates[first:last])
         return fits

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 from sklearn.metrics.pairwise import euclidean_distances
 
-from closure_kmeans import _compiled as _kernels
-from closure_kmeans._parallel import Threads
+from closure_kmeans import kernels
 from closure_kmeans.closure import begin, cluster_by_closures
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.neighborhoods import FreshNeighborhoods
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, arrange_points, as_numbers, grow_leaves, rows_per_block, shifted
 
 # Centres above which cells are worth the trouble.
@@ -83,7 +83,7 @@ def nearest_centers(
     def search(first: int, last: int) -> None:
         rows = shifted(X[first:last], mean)
         out = labels[first:last], distances[first:last]
-        _kernels.search_nearest(rows, centers, norms, *out, 0, len(rows))
+        kernels.search_nearest(rows, centers, norms, *out, 0, len(rows))
 
     threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X), threads))
     return labels, distances
@@ -128,12 +128,12 @@ def _search_cells(
     def choose(first: int, last: int) -> None:
         rows[first:last] = shifted(X[first:last], cells.mean)
         sketches[first:last] = sketch(rows[first:last], cells.axes)
-        _kernels.choose_cells(rows, cells, chosen, first, last)
-        _kernels.bound_rows(rows, sketches, cells, chosen, nearest, known, offsets, first, last)
+        kernels.choose_cells(rows, cells, chosen, first, last)
+        kernels.bound_rows(rows, sketches, cells, chosen, nearest, known, offsets, first, last)
 
     each = -(-len(X) // threads.n_threads)
     threads.for_each_block(choose, len(X), each)
-    visits, starts = _kernels.group_by_label(chosen.ravel(), len(cells.middles))
+    visits, starts = kernels.group_by_label(chosen.ravel(), len(cells.middles))
     visitors = visits // quantizer.n_probes
     # A part of the cells for each thread, with as many visits.
     cuts = np.searchsorted(starts, np.linspace(0, len(visits), threads.n_threads + 1))
@@ -142,10 +142,10 @@ def _search_cells(
 
     def visit(part: int, _: int) -> None:
         out = best[part], choice[part]
-        _kernels.visit_cells(rows, sketches, cells, visitors, starts, offsets, *out, cuts[part], cuts[part + 1])
+        kernels.visit_cells(rows, sketches, cells, visitors, starts, offsets, *out, cuts[part], cuts[part + 1])
 
     threads.for_each_block(visit, threads.n_threads, 1)
-    settle = partial(_kernels.settle_rows, cells, best, choice, labels, distances)
+    settle = partial(kernels.settle_rows, cells, best, choice, labels, distances)
     threads.for_each_block(settle, len(X), each)
 
 
@@ -162,7 +162,7 @@ def quantize_softly(
 
     def search(first: int, last: int) -> None:
         rows = shifted(X[first:last], cells.mean)
-        _kernels.search_several(rows, cells, n_probes, labels[first:last], distances[first:last], 0, len(rows))
+        kernels.search_several(rows, cells, n_probes, labels[first:last], distances[first:last], 0, len(rows))
 
     threads.for_each_block(search, len(X), search_block(len(X), ROWS_PER_SEARCH, threads))
     return labels, distances
@@ -171,7 +171,7 @@ def quantize_softly(
 def search_block(n_rows: int, largest: int, threads: Threads) -> int:
     """Rows to search at a time: as many for each thread, and as many at once as may be, for large products."""
     n_blocks = threads.n_threads * -(-n_rows // (largest * threads.n_threads))
-    return max(int(_kernels.SEARCH_ROWS), -(-n_rows // max(n_blocks, 1)))
+    return max(int(kernels.SEARCH_ROWS), -(-n_rows // max(n_blocks, 1)))
 
 
 def find_centers(
@@ -249,7 +249,7 @@ def group_centers(centers: NDArray[Any], mean: NDArray[Any], threads: Threads) -
     )
     if stopped_by == "interrupted":
         raise KeyboardInterrupt
-    members, starts = _kernels.group_by_label(state.labels, n_cells)
+    members, starts = kernels.group_by_label(state.labels, n_cells)
     middles = state.clusters.centers + points.mean
     return make_cells(centers, mean, tree.members[members], starts, middles, choose_axes(centers))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tqdm.auto import tqdm
 
-from closure_kmeans._compiler import CompilerTime
+from closure_kmeans.compiler import CompilerTime
 from closure_kmeans.iteration import Clustering, Iteration, Step
 
 if TYPE_CHECKING:

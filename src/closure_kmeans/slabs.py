@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import _compiled as _kernels
-from closure_kmeans._parallel import Threads
+from closure_kmeans import kernels
 from closure_kmeans.balance import admit
 from closure_kmeans.closure import Reassigned, Rule, assign_by_closures
 from closure_kmeans.clusters import Clusters, empty_clusters, move_onto_sphere, refill_empty
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.layout import StoredPoints, along, blocks_of, forget, load_slab, sample_rows, slab_memory
-from closure_kmeans.partition import RandomPartition, grow_partition
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, grow_leaves
 from closure_kmeans.quantizer import MANY_CENTERS, SAMPLE_ROWS, build_quantizer, nearest_centers, quantize
+from closure_kmeans.trees import RandomPartition, grow_partition
 from closure_kmeans.vectors.rows import Rows
 
 # How many of the nearest cells a centre is entered into, and for how many centres these are looked up at a time.
@@ -162,8 +162,8 @@ def no_totals(n_clusters: int, n_features: int) -> Totals:
 
 def add_slab(slab: Points, labels: NDArray[np.int32], totals: Totals, threads: Threads) -> None:
     """Add the points of a slab to the sums of their clusters."""
-    members, starts = _kernels.group_by_label(labels, len(totals.sizes))
-    threads.for_each_block(partial(_kernels.add_to_totals, slab, members, starts, totals), len(totals.sizes))
+    members, starts = kernels.group_by_label(labels, len(totals.sizes))
+    threads.for_each_block(partial(kernels.add_to_totals, slab, members, starts, totals), len(totals.sizes))
 
 
 def finish_update(
@@ -176,7 +176,7 @@ def finish_update(
 ) -> Clusters:
     """The clusters of given sums, none of them empty; ``labels`` change accordingly."""
     clusters = means_of(stored.points, totals, threads, spare)
-    refill_empty(stored.points, labels, clusters, *_kernels.group_by_label(labels, n_clusters))
+    refill_empty(stored.points, labels, clusters, *kernels.group_by_label(labels, n_clusters))
     forget(stored.points.rows)
     return clusters
 
@@ -186,7 +186,7 @@ def means_of(points: Points, totals: Totals, threads: Threads, spare: list[NDArr
     clusters = empty_clusters(points, len(totals.sizes), spare)
 
     def finish(first: int, last: int) -> None:
-        _kernels.finish_clusters(totals, clusters, first, last)
+        kernels.finish_clusters(totals, clusters, first, last)
         if points.spherical:
             move_onto_sphere(clusters, points.mean, np.arange(first, last))
 

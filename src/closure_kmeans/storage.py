@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 import closure_kmeans
-from closure_kmeans import _validation as check
-from closure_kmeans._files import FileFormatError, reading
-from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans import validation as check
+from closure_kmeans.files import FileFormatError, reading
 from closure_kmeans.iteration import Iteration
 from closure_kmeans.points import precision
 from closure_kmeans.quantizer import MANY_CENTERS, count_cells
+from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import ClosureKMeans, quantizer
-from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.base import BaseKMeans
+from closure_kmeans.parallel import Threads, count_threads
 
 
 def compile_kernels(dtype: np.dtype[Any]) -> None:

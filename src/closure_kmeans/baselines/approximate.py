@@ -15,12 +15,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from closure_kmeans import _validation as check
-from closure_kmeans._parallel import Threads
-from closure_kmeans.baselines import _kernels
+from closure_kmeans import validation as check
+from closure_kmeans.baselines import kernels
 from closure_kmeans.baselines.flat import Assign, FlatKMeans
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.iteration import Iteration
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, rows_per_block, shifted
 from closure_kmeans.quantizer import search_block
 
@@ -132,7 +132,7 @@ def grow_forest(centers: NDArray[Any], n_trees: int, rng: np.random.Generator, t
     size = n_trees * (2 * len(centers) - 1)
     forest = Forest(np.empty(size, np.int32), np.zeros(size, centers.dtype), np.empty(size, np.int32))
     orders = rng.permuted(np.tile(np.arange(len(centers), dtype=np.int32), (n_trees, 1)), axis=1)
-    grow = partial(_kernels.grow_trees, centers, orders, rng.random(size), forest)
+    grow = partial(kernels.grow_trees, centers, orders, rng.random(size), forest)
     threads.for_each_block(grow, n_trees, 1)
     return forest
 
@@ -157,7 +157,7 @@ def search_forest(
     def search(first: int, last: int) -> int:
         rows = shifted(X[first:last], mean)
         ours = first_candidates[first:last]
-        return _kernels.search_forest(rows, centers, forest, n_candidates, ours, labels[first:last], 0, len(rows))
+        return kernels.search_forest(rows, centers, forest, n_candidates, ours, labels[first:last], 0, len(rows))
 
     n_pairs = sum(threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X), threads)))
     return labels, n_pairs

@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from closure_kmeans._parallel import Threads
 from closure_kmeans.base import BaseKMeans, Outcome
 from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.iteration import Clustering, Iteration, Step, alternate
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers
 from closure_kmeans.quantizer import nearest_centers, sample_accuracy
 from closure_kmeans.recorder import Recorder

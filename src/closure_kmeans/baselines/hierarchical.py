@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from closure_kmeans import _validation as check
-from closure_kmeans._kernels import group_by_label
-from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans import validation as check
 from closure_kmeans.base import BaseKMeans, Outcome
-from closure_kmeans.baselines import _kernels
+from closure_kmeans.baselines import kernels
 from closure_kmeans.baselines.flat import move
 from closure_kmeans.clusters import update
 from closure_kmeans.iteration import Clustering, Iteration, Step, alternate
+from closure_kmeans.kernels import group_by_label
+from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import Points, as_numbers, hash_rows, precision, shifted
 from closure_kmeans.quantizer import sample_accuracy, squared_distances
 from closure_kmeans.recorder import Recorder
@@ -214,7 +214,7 @@ class HierarchicalKMeans(BaseKMeans):
         with Threads(count_threads(self.n_jobs)) as threads:
             for level, (centers, starts) in enumerate(levels):
                 centers = centers.astype(precision(rows.dtype))
-                nearest = partial(_kernels.nearest_children, stored, np.zeros_like(centers[0]), centers, starts)
+                nearest = partial(kernels.nearest_children, stored, np.zeros_like(centers[0]), centers, starts)
                 threads.for_each_block(partial(nearest, paths[:, level], paths[:, level + 1]), len(rows))
         return paths[:, 1:]
 
@@ -265,7 +265,7 @@ def assign_children(
 ) -> NDArray[np.int32]:
     """The nearest child of each point's node. None is left empty."""
     labels = np.empty_like(nodes)
-    nearest = partial(_kernels.nearest_children, points.rows, points.mean, centers, starts, nodes, labels)
+    nearest = partial(kernels.nearest_children, points.rows, points.mean, centers, starts, nodes, labels)
     threads.for_each_block(nearest, len(nodes))
     empty = np.flatnonzero(np.bincount(labels, minlength=len(centers)) == 0)
     for node in np.unique(np.searchsorted(starts, empty, side="right") - 1):

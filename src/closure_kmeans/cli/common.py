@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from closure_kmeans import metrics
-from closure_kmeans._compiler import LOGGER
-from closure_kmeans._files import check_room
 from closure_kmeans.base import BaseKMeans
+from closure_kmeans.compiler import LOGGER
+from closure_kmeans.files import check_room
 from closure_kmeans.vectors import FileFormatError, Vectors, is_shard, open_vectors, save_vectors
 
 # Bytes in a file: of a label, of a distance, and of where the rows of a cluster start.

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import closure_kmeans
-from closure_kmeans._files import library
 from closure_kmeans.cli.common import (
     EXISTING,
     EXISTING_FILE,
@@ -26,6 +25,7 @@ from closure_kmeans.cli.common import (
 )
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.demo import prepare_kernels
+from closure_kmeans.files import library
 from closure_kmeans.vectors import FileFormatError, Vectors
 
 if TYPE_CHECKING:

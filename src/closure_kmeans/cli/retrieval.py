@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from closure_kmeans._files import library
 from closure_kmeans.cli.codebooks import evaluate
 from closure_kmeans.cli.common import (
     EXISTING_FILE,
@@ -36,6 +35,7 @@ from closure_kmeans.cli.photos import (
     with_nearest,
     with_sift,
 )
+from closure_kmeans.files import library
 
 if TYPE_CHECKING:
     from closure_kmeans.retrieval import Collection, ImageIndex, Result

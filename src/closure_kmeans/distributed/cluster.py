@@ -14,10 +14,10 @@ from uuid import uuid4
 
 from tqdm.auto import tqdm
 
-from closure_kmeans._environment import environment
-from closure_kmeans._files import library
-from closure_kmeans._parallel import count_threads
 from closure_kmeans.distributed.files import PURPOSE, SharedFolder
+from closure_kmeans.environment import environment
+from closure_kmeans.files import library
+from closure_kmeans.parallel import count_threads
 
 # Seconds to wait for the first worker of a cluster.
 PATIENCE = 60

@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import _compiled as _kernels
-from closure_kmeans._arrays import largest
-from closure_kmeans._files import reading
-from closure_kmeans._parallel import Threads
+from closure_kmeans import kernels
+from closure_kmeans.arrays import largest
 from closure_kmeans.checkpoint import check_environment, check_identity
 from closure_kmeans.closure import PLAIN, Reassigned, Rule, count_many, take_step
 from closure_kmeans.clusters import Clusters, are_copies, move_onto_sphere
@@ -40,9 +38,11 @@ from closure_kmeans.distributed.passes import (
     start_partition,
     sums_bytes,
 )
+from closure_kmeans.files import reading
 from closure_kmeans.iteration import Clustering, Iteration, Step
 from closure_kmeans.layout import along, forget, on_disk
 from closure_kmeans.neighborhoods import Neighborhoods
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, hash_rows
 from closure_kmeans.quantizer import sample_accuracy
 from closure_kmeans.slabs import Totals, means_of, no_totals
@@ -292,7 +292,7 @@ class Driver:
         found = list(self._cluster.run("entering the centres", find_near, arguments))
         self._folder.remove("coordinates")
         ids, partitions, nearest = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        members, starts = _kernels.group_by_label(partitions, len(arguments))
+        members, starts = kernels.group_by_label(partitions, len(arguments))
         return {"near": ids[members], "near_starts": starts, "nearest": nearest}
 
     # -- empty clusters ------------------------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ class Driver:
     def _finish(self, clusters: Clusters, some: NDArray[np.int32]) -> None:
         """Compute some clusters again from their sums."""
         for cluster in np.unique(some).tolist():
-            _kernels.finish_clusters(self._totals_of_all(), clusters, cluster, cluster + 1)
+            kernels.finish_clusters(self._totals_of_all(), clusters, cluster, cluster + 1)
             if self.layout.spherical:
                 move_onto_sphere(clusters, self.layout.mean, np.array([cluster]))
 

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
-from closure_kmeans import _validation as check
-from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans import validation as check
 from closure_kmeans.base import Outcome, fitted_attributes
 from closure_kmeans.checkpoint import identify
 from closure_kmeans.distributed.cluster import Cluster, connect
@@ -28,6 +27,7 @@ from closure_kmeans.distributed.sources import Source, open_source
 from closure_kmeans.estimator import ClosureKMeans
 from closure_kmeans.iteration import Clustering, Iteration, alternate
 from closure_kmeans.neighborhoods import FreshNeighborhoods
+from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import as_numbers, precision, unit_rows
 from closure_kmeans.recorder import Recorder
 

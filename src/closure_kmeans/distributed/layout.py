@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import _compiled as _kernels
-from closure_kmeans._parallel import Threads
+from closure_kmeans import kernels
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.distributed.passes import (
@@ -36,10 +35,11 @@ from closure_kmeans.layout import (
     slab_memory,
     sort_into_cells,
 )
-from closure_kmeans.partition import cut_evenly, grow_partition
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, are_bytes, precision, unit_rows
 from closure_kmeans.quantizer import SAMPLE_ROWS
 from closure_kmeans.slabs import add_slab, no_totals
+from closure_kmeans.trees import cut_evenly, grow_partition
 
 PLAN = "sorted/plan.safetensors"
 # Rows of a sample that show one cell, and cells at most: the driver holds that sample, however many rows there are.
@@ -197,7 +197,7 @@ def sort_shard(shard: Shard, number: int, folder: SharedFolder) -> tuple[NDArray
             )
         except ValueError as error:
             raise ValueError(f"{shard}: {error}") from error
-    order, starts = _kernels.group_by_label(cell_of, len(plan.cells))
+    order, starts = kernels.group_by_label(cell_of, len(plan.cells))
     folder.save(f"sorted/{number:06}.npy", rows[order])
     folder.save(f"sorted/{number:06}.order.npy", (shard.start + order.astype(np.int64))[:, np.newaxis])
     folder.save(f"sorted/{number:06}.starts.npy", starts[:, np.newaxis])

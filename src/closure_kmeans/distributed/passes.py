@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._parallel import Threads
 from closure_kmeans.closure import Rule, assign_by_closures, reach_of
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.layout import along, blocks_of, load_slab, slab_memory
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, grow_leaves, heights, rows_per_block, shifted
 from closure_kmeans.quantizer import nearest_centers
 from closure_kmeans.slabs import BLOCK_CENTERS, Totals, add_slab, nearest_cells, no_totals

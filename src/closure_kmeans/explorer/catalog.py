@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._files import check_uncut
 from closure_kmeans.explorer.centers import closest_distances, project
 from closure_kmeans.export import list_members
+from closure_kmeans.files import check_uncut
 from closure_kmeans.points import squares_to
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._parallel import Threads, count_threads
-from closure_kmeans.partition import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
+from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.quantizer import MANY_CENTERS
+from closure_kmeans.trees import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
 
 # Trees, and centres in a leaf, that find the closest other of nearly all centres.
 N_TREES, LEAF_SIZE = 6, 128

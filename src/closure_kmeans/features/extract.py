@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from closure_kmeans import _validation
-from closure_kmeans._parallel import BLOCKS_PER_THREAD, ProcessWideLimit, Threads, count_threads
+from closure_kmeans import validation
 from closure_kmeans.features.images import ImageError, ImageLike, Picture, Sizes, list_images, name_of, read_picture
+from closure_kmeans.parallel import BLOCKS_PER_THREAD, ProcessWideLimit, Threads, count_threads
 
 Images: TypeAlias = str | os.PathLike[str] | Sequence[ImageLike] | NDArray[Any]
 Part = TypeVar("Part")
@@ -91,10 +91,10 @@ def extract(
 
 def check_options(options: Options) -> None:
     """The options that all features have in common."""
-    _validation.integer("max_pixels", options.max_pixels, 1)
-    _validation.choice("on_error", options.on_error, ("raise", "skip"))
-    _validation.n_jobs(options.n_jobs)
-    _validation.verbose(options.verbose)
+    validation.integer("max_pixels", options.max_pixels, 1)
+    validation.choice("on_error", options.on_error, ("raise", "skip"))
+    validation.n_jobs(options.n_jobs)
+    validation.verbose(options.verbose)
 
 
 def list_sources(images: Images) -> Sequence[ImageLike] | NDArray[Any]:

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from closure_kmeans import _validation
+from closure_kmeans import validation
 from closure_kmeans.features.extract import Images, Options, Skipped, extract
 from closure_kmeans.features.images import MAX_PIXELS, Picture, at_most, check_limits, resize
 
@@ -88,7 +88,7 @@ def local_features(
     >>> features.descriptors.shape[1], len(features.offsets)
     (128, 3)
     """
-    _validation.choice("detector", detector, tuple(DETECTORS))
+    validation.choice("detector", detector, tuple(DETECTORS))
     check_limits(max_side, max_pixels)
     options = Options(max_pixels, on_error, n_jobs, verbose, callback)
     shrink = at_most(max_side)

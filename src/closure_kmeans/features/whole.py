@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from closure_kmeans import _validation
+from closure_kmeans import validation
 from closure_kmeans.features.extract import Images, Options, Skipped, extract
 from closure_kmeans.features.images import MAX_PIXELS, Picture, resize
 
@@ -85,7 +85,7 @@ def gist(
     >>> gist(np.zeros((2, 64, 64), np.uint8)).vectors.shape
     (2, 384)
     """
-    _validation.integer("size", size, 16)
+    validation.integer("size", size, 16)
     if size % GIST_CELLS:
         raise ValueError(f"size must be a multiple of {GIST_CELLS}, got {size}")
     options = Options(max_pixels, on_error, n_jobs, verbose)

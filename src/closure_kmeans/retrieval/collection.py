@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._files import FileFormatError, reading
-from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans.files import FileFormatError, reading
+from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 # What a file of features is called in it.
 COLLECTION = "collection"

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm.auto import tqdm
 
-from closure_kmeans import _validation as check
-from closure_kmeans._files import reading
-from closure_kmeans._tensors import read_facts, write_tensors
+from closure_kmeans import validation as check
+from closure_kmeans.files import reading
 from closure_kmeans.retrieval.collection import Collection, take
 from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
 from closure_kmeans.retrieval.index import ImageIndex, Query, inside_box
@@ -28,6 +27,7 @@ from closure_kmeans.retrieval.vocabulary import (
     check_nearest,
     tree_shape,
 )
+from closure_kmeans.tensors import read_facts, write_tensors
 from closure_kmeans.warmup import compile_retrieval, few_words
 
 # Images of a ranking that are verified.

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from closure_kmeans import _validation as check
-from closure_kmeans._files import FileFormatError, check_uncut, reading
-from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans import validation as check
+from closure_kmeans.files import FileFormatError, check_uncut, reading
 from closure_kmeans.retrieval import inverted
 from closure_kmeans.retrieval.collection import (
     Collection,
@@ -37,6 +36,7 @@ from closure_kmeans.retrieval.verification import (
     select_places,
 )
 from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, pack_vocabulary, unpack_vocabulary
+from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 
 class Query(NamedTuple):

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 import closure_kmeans
-from closure_kmeans._files import FileFormatError, library, reading, unfinished
-from closure_kmeans._tensors import read_tensors, write_tensors
+from closure_kmeans.files import FileFormatError, library, reading, unfinished
 from closure_kmeans.retrieval.collection import (
     Collection,
     Extraction,
@@ -36,6 +35,7 @@ from closure_kmeans.retrieval.vocabulary import (
     pack_vocabulary,
     unpack_vocabulary,
 )
+from closure_kmeans.tensors import read_tensors, write_tensors
 from closure_kmeans.warmup import compile_learning
 
 # Raised when the same settings give other features, words or scores than before.

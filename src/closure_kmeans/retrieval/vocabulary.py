@@ -15,14 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 from tqdm.auto import tqdm
 
 from closure_kmeans import ClosureKMeans
-from closure_kmeans import _validation as check
-from closure_kmeans._files import FileFormatError, reading
-from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans import validation as check
 from closure_kmeans.base import BaseKMeans, centered
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
+from closure_kmeans.files import FileFormatError, reading
 from closure_kmeans.points import precision
 from closure_kmeans.quantizer import MANY_CENTERS, Cells, make_cells
 from closure_kmeans.storage import pack_model, unpack_model
+from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 # What a file of words is called in it, and what it says of them beside the model.
 VOCABULARY, SETTINGS = "vocabulary", ("root", "levels", "n_nearest")

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 import joblib
 
-from closure_kmeans._blas import blas
-from closure_kmeans._compiler import acknowledge
+from closure_kmeans.blas import blas
+from closure_kmeans.compiler import acknowledge
 
 Result = TypeVar("Result")
 

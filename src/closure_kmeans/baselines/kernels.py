@@ -1,4 +1,4 @@
-"""The compiled functions of the baselines, by the rules of ``closure_kmeans._kernels``."""
+"""The compiled functions of the baselines, by the rules of ``closure_kmeans.kernels``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._kernels import Array, fetch_row, kernel, load_row, plain_distance, squared_distance
+from closure_kmeans.kernels import Array, fetch_row, kernel, load_row, plain_distance, squared_distance
 
 if TYPE_CHECKING:
     from closure_kmeans.baselines.approximate import Forest

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 from numba import njit
 
-from closure_kmeans._cache import keep_on_disk
-from closure_kmeans._compiler import watch_compiler
-from closure_kmeans._instructions import (
+from closure_kmeans.cache import keep_on_disk
+from closure_kmeans.compiler import watch_compiler
+from closure_kmeans.instructions import (
     GROUP,
     TILE_ROWS,
     in_groups,
@@ -35,10 +35,10 @@ from closure_kmeans._instructions import (
 
 if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters
-    from closure_kmeans.partition import RandomPartition
     from closure_kmeans.points import Points
     from closure_kmeans.quantizer import Cells
     from closure_kmeans.slabs import Totals
+    from closure_kmeans.trees import RandomPartition
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Function = TypeVar("Function", bound=Callable[..., Any])

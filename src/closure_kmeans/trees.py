@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.extmath import randomized_svd
 
-from closure_kmeans import _compiled as _kernels
-from closure_kmeans._blas import blas
-from closure_kmeans._parallel import Threads
+from closure_kmeans import kernels
+from closure_kmeans.blas import blas
+from closure_kmeans.parallel import Threads
 
 # Rows that show a node's principal direction.
 NODE_SAMPLE = 32
@@ -93,7 +93,7 @@ def grow_partition(
     nodes = np.array([0, n_leaves], dtype=np.int64)
 
     def grow(max_depth: int) -> None:
-        split = partial(_kernels.grow_nodes, rows, mean, members, starts, nodes, draws, NODE_SAMPLE, max_depth)
+        split = partial(kernels.grow_nodes, rows, mean, members, starts, nodes, draws, NODE_SAMPLE, max_depth)
         threads.for_each_block(split, len(nodes) - 1, 1)
 
     while len(nodes) <= min(TOP_NODES_PER_THREAD * threads.n_threads, n_leaves):

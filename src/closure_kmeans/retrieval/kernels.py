@@ -1,4 +1,4 @@
-"""The compiled functions of the retrieval, by the rules of ``closure_kmeans._kernels``.
+"""The compiled functions of the retrieval, by the rules of ``closure_kmeans.kernels``.
 
 They work on arrays that come from files: whatever number they use as a place in another array is compared with its
 size first, so that a damaged index ends in an error.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from closure_kmeans._kernels import Array, kernel
+from closure_kmeans.kernels import Array, kernel
 
 if TYPE_CHECKING:
     from closure_kmeans.retrieval.inverted import InvertedFile
