@@ -377,8 +377,8 @@ def test_truth_values(kind, name, value):
 
 
 def test_n_jobs():
-    refuses(ValueError, "n_jobs must not be 0", n_jobs=0)
-    refuses(TypeError, "n_jobs must be an integer, got 1.5", n_jobs=1.5)
+    refuses(ValueError, "n_threads must not be 0", n_threads=0)
+    refuses(TypeError, "n_threads must be an integer, got 1.5", n_threads=1.5)
 
 
 @pytest.mark.parametrize(

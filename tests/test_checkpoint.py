@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 import closure_kmeans
 from closure_kmeans import ClosureKMeans, environment, files, load
-from closure_kmeans.checkpoint import _checksum, read_centers, read_progress
+from closure_kmeans.checkpoint import _checksum, read_centers, read_status
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.tensors import KEY
 from closure_kmeans.vectors import FileFormatError
@@ -56,7 +56,7 @@ def test_a_stopped_fit_ends_like_one_that_was_not(mode, tmp_path):
         path = tmp_path / f"{stop}"
         model(checkpoint=path, max_iter=stop, **mode).fit(X)
         assert os.listdir(path) == ["checkpoint.safetensors"]
-        resumed = model(checkpoint=path, n_jobs=1 + stop % 2, **mode).fit(X)
+        resumed = model(checkpoint=path, n_threads=1 + stop % 2, **mode).fit(X)
         check_same(resumed, whole)
         assert all(np.diff([record.seconds for record in resumed.history_]) > 0)
 
@@ -216,7 +216,7 @@ def test_a_checkpoint_of_an_older_format(tmp_path):
     model(checkpoint=path, max_iter=1).fit(X)
     edited(path, format=1)
     message = r"'checkpoint', format 2, but is format 1: only the version of closure-kmeans that wrote it reads it"
-    for read in (lambda path: model(checkpoint=path).fit(X), read_centers, read_progress):
+    for read in (lambda path: model(checkpoint=path).fit(X), read_centers, read_status):
         with pytest.raises(FileFormatError, match=message):
             read(path)
 

@@ -41,7 +41,7 @@ def catalog():
 
 @pytest.fixture(scope="module")
 def model():
-    return ClosureKMeans(n_clusters=10, random_state=0, n_jobs=1).fit(make_rows())
+    return ClosureKMeans(n_clusters=10, random_state=0, n_threads=1).fit(make_rows())
 
 
 # -- the catalogue -----------------------------------------------------------------------------------------------------

@@ -615,7 +615,7 @@ def test_the_photos_of_an_object_find_each_other(index, photos, norm, n_rerank):
 
 def test_threads_do_not_change_the_results(index):
     query = index.query_of(0)
-    assert index.search(query, n_rerank=20, n_jobs=1) == index.search(query, n_rerank=20, n_jobs=2)
+    assert index.search(query, n_rerank=20, n_threads=1) == index.search(query, n_rerank=20, n_threads=2)
 
 
 def test_a_box_takes_what_is_inside(index, photos, collection):
@@ -780,7 +780,7 @@ def test_an_index_changed_on_disk(index, tmp_path):
         changed.tofile(path)
         try:
             loaded = ImageIndex.load(path)
-            loaded.search(index.query_of(0), n_rerank=10, n_jobs=1)
+            loaded.search(index.query_of(0), n_rerank=10, n_threads=1)
             loaded.remove(loaded.names[:1])
         except ValueError:
             continue
@@ -1265,7 +1265,7 @@ def test_threads_find_words(run, made, photos, monkeypatch):
     seen = []
 
     def search(index, *_, **settings):
-        seen.append((index.vocabulary.model.n_jobs, settings["n_jobs"]))
+        seen.append((index.vocabulary.model.n_threads, settings["n_threads"]))
         return []
 
     monkeypatch.setattr(ImageIndex, "search", search)

@@ -87,8 +87,8 @@ def test_the_distortion_never_rises(seed, n, d, dtype, metric, repeated, weighte
 def test_the_same_bits_on_any_number_of_threads(X, metric):
     memory = limit(X, 7, None if metric == "euclidean" else 4)
     models = [
-        ClosureKMeans(500, metric=metric, memory_limit=memory, random_state=0, max_iter=5, n_jobs=n_jobs).fit(X)
-        for n_jobs in (1, 2, 3)
+        ClosureKMeans(500, metric=metric, memory_limit=memory, random_state=0, max_iter=5, n_threads=n_threads).fit(X)
+        for n_threads in (1, 2, 3)
     ]
     assert bits(models[0]) == bits(models[1]) == bits(models[2])
 
@@ -139,8 +139,8 @@ def test_files(X, dtype, tmp_path):
     model = ClosureKMeans(100, memory_limit=limit(X, 5), random_state=0, max_iter=4)
     expected = bits(model.fit(X))
     for name in ("rows.npy", "shards", "rows.parquet", "rows.h5"):
-        for n_jobs in (1, 4):
-            assert bits(model.set_params(n_jobs=n_jobs).fit(open_vectors(tmp_path / name))) == expected
+        for n_threads in (1, 4):
+            assert bits(model.set_params(n_threads=n_threads).fit(open_vectors(tmp_path / name))) == expected
 
 
 def test_starts_from_centers_and_models(X):

@@ -127,7 +127,7 @@ def test_a_loaded_model_does_not_need_its_file(rows, model, path):
 def test_the_same_model_is_the_same_bytes(rows, model, path):
     model.save(path)
     first = path.read_bytes()
-    ClosureKMeans(50, random_state=0, n_jobs=1, max_time=1e6, callback=lambda _: None).fit(rows).save(path)
+    ClosureKMeans(50, random_state=0, n_threads=1, max_time=1e6, callback=lambda _: None).fit(rows).save(path)
     assert path.read_bytes() == first
     load(path).save(path)
     assert path.read_bytes() == first

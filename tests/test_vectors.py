@@ -145,7 +145,7 @@ def test_a_fit_reads_each_chunk_a_few_times(suffix, tmp_path, chunks_read, monke
     monkeypatch.setattr("closure_kmeans.layout.WIDENED_VALUES", 8 * 10)  # blocks of ten rows
     X = np.random.default_rng(0).normal(size=(1050, 8)).astype(np.float32)
     rows = open_vectors(write_chunks(tmp_path / f"rows{suffix}", X))
-    ClosureKMeans(9, memory_limit="5MB", random_state=0, n_jobs=1).fit(rows)
+    ClosureKMeans(9, memory_limit="5MB", random_state=0, n_threads=1).fit(rows)
     assert 3 <= len(chunks_read) / len(set(chunks_read)) <= 5
 
 

@@ -49,7 +49,7 @@ def measure(path: Path, n_clusters: int, n_partitions: int) -> Row:
     """A fit without Dask that goes on twice: to compile, to take the time of each task, and its memory."""
     with tempfile.TemporaryDirectory(prefix="closure-kmeans-scale-") as folder, tasks_here() as cluster:
         model = DistributedClosureKMeans(
-            n_clusters, n_partitions=n_partitions, random_state=0, n_jobs=1, storage=folder, tol=0
+            n_clusters, n_partitions=n_partitions, random_state=0, n_threads=1, storage=folder, tol=0
         )
         model.set_params(max_iter=1).fit(path)
         cluster.costs.clear()

@@ -37,7 +37,7 @@ def prepare_kernels(X: NDArray[Any], n_clusters: int, *, seed: int, n_threads: i
     The first two iterations of the very fit that follows call all the kernels that it needs.
     """
     begin = perf_counter()
-    _fit(ClosureKMeans(n_clusters=n_clusters, max_iter=2, random_state=seed, n_jobs=n_threads), X)
+    _fit(ClosureKMeans(n_clusters=n_clusters, max_iter=2, random_state=seed, n_threads=n_threads), X)
     return perf_counter() - begin
 
 
@@ -65,7 +65,7 @@ def run_closures(
         curve.append((iteration.seconds, iteration.inertia / len(X)))
         on_iteration(curve[-1][1])
 
-    model = ClosureKMeans(n_clusters=n_clusters, random_state=seed, n_jobs=n_threads, callback=record)
+    model = ClosureKMeans(n_clusters=n_clusters, random_state=seed, n_threads=n_threads, callback=record)
     begin = perf_counter()
     _fit(model, X)
     return Run("ClosureKMeans", perf_counter() - begin, model.inertia_ / len(X), curve)

@@ -4,7 +4,7 @@ All are serial and release the GIL. Those that threads call take a range of rows
 last two arguments and write nothing that another range reads, so that ranges may run in any order and on any number
 of threads. Each has a slow, obvious twin in ``tests/reference.py``.
 
-``mean`` is subtracted from every row as it is loaded: it keeps the products of data far from the origin accurate,
+``offset`` is subtracted from every row as it is loaded: it keeps the products of data far from the origin accurate,
 and data of one byte or two per value is widened a row at a time, in the cache, never as a whole.
 """
 
@@ -34,10 +34,10 @@ from closure_kmeans.instructions import (
 )
 
 if TYPE_CHECKING:
+    from closure_kmeans.cells import Cells
     from closure_kmeans.clusters import Clusters
     from closure_kmeans.points import Points
-    from closure_kmeans.quantizer import Cells
-    from closure_kmeans.slabs import Totals
+    from closure_kmeans.stores.totals import Totals
     from closure_kmeans.trees import RandomPartition
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -102,26 +102,26 @@ def widen(value: Any) -> Any:
 
 
 @kernel
-def load_row(rows: Array, i: int, mean: Array, out: Array, place: int) -> Any:
-    """Row ``i``, shifted by the mean, into row ``place`` of ``out`` and in its precision; its squared norm."""
+def load_row(rows: Array, i: int, offset: Array, out: Array, place: int) -> Any:
+    """Row ``i``, shifted by the offset, into row ``place`` of ``out`` and in its precision; its squared norm."""
     number = out.dtype.type
     norm = number(0)
-    for t in range(mean.shape[0]):
-        value = number(widen(rows[i, t])) - mean[t]
+    for t in range(offset.shape[0]):
+        value = number(widen(rows[i, t])) - offset[t]
         out[place, t] = value
         norm += value * value
     return norm
 
 
 @kernel
-def measure_rows(rows: Array, mean: Array, shifted: Array, norms: Array, in_bytes: Array) -> bool:
-    """Rows shifted by the mean, and their squared norms; ``in_bytes``, unless it is empty, gets the rows themselves.
+def measure_rows(rows: Array, offset: Array, shifted: Array, norms: Array, in_bytes: Array) -> bool:
+    """Rows shifted by the offset, and their squared norms; ``in_bytes``, unless it is empty, gets the rows themselves.
 
     Returns whether it holds them: whether all values are whole numbers from 0 to 255.
     """
     fits: bool = in_bytes.shape[0] > 0
     for i in range(rows.shape[0]):
-        norms[i] = load_row(rows, i, mean, shifted, i)
+        norms[i] = load_row(rows, i, offset, shifted, i)
         if fits:
             for t in range(rows.shape[1]):
                 value = rows[i, t]
@@ -150,11 +150,11 @@ def fetch_row(rows: Array, row: int) -> None:
 
 
 @kernel
-def sample_rows(rows: Array, mean: Array, node: Array, draws: Array, place: int, sample: Array) -> None:
+def sample_rows(rows: Array, offset: Array, node: Array, draws: Array, place: int, sample: Array) -> None:
     """A random sample of a node's rows, with repetition. Each node reads the draws from a place of its own."""
     for r in range(sample.shape[0]):
         draw = draws[(place + r) % draws.shape[0]]
-        load_row(rows, node[int(draw * node.shape[0])], mean, sample, r)
+        load_row(rows, node[int(draw * node.shape[0])], offset, sample, r)
 
 
 @kernel
@@ -271,7 +271,7 @@ def top_eigenvector(matrix: Array, size: int) -> Array:
 
 
 @kernel
-def project(rows: Array, mean: Array, node: Array, direction: Array, values: Array) -> None:
+def project(rows: Array, offset: Array, node: Array, direction: Array, values: Array) -> None:
     """The position of each of a node's rows along a direction."""
     number = values.dtype.type
     for i in range(node.shape[0]):
@@ -279,7 +279,7 @@ def project(rows: Array, mean: Array, node: Array, direction: Array, values: Arr
         row = node[i]
         value = number(0)
         for t in range(direction.shape[0]):
-            value += (number(widen(rows[row, t])) - mean[t]) * direction[t]
+            value += (number(widen(rows[row, t])) - offset[t]) * direction[t]
         values[i] = value
 
 
@@ -392,7 +392,7 @@ def split_stably(node: Array, values: Array, threshold: Any, n_left: int, spare:
 @kernel
 def grow_nodes(
     rows: Array,
-    mean: Array,
+    offset: Array,
     members: Array,
     starts: Array,
     nodes: Array,
@@ -411,13 +411,13 @@ def grow_nodes(
     largest = 0
     for v in range(first, last):
         largest = max(largest, starts[nodes[v + 1]] - starts[nodes[v]])
-    values = np.empty(largest, mean.dtype)
-    kept = np.empty(largest, mean.dtype)
-    spare = np.empty(largest, mean.dtype)
+    values = np.empty(largest, offset.dtype)
+    kept = np.empty(largest, offset.dtype)
+    spare = np.empty(largest, offset.dtype)
     moved = np.empty(largest, members.dtype)
-    sample = np.empty((sample_size, mean.shape[0]), mean.dtype)
-    products = np.empty(sample_size, mean.dtype)
-    direction = np.empty(mean.shape[0], mean.dtype)
+    sample = np.empty((sample_size, offset.shape[0]), offset.dtype)
+    products = np.empty(sample_size, offset.dtype)
+    direction = np.empty(offset.shape[0], offset.dtype)
     stack = np.empty((64, 3), np.int64)
     for v in range(first, last):
         stack[0] = nodes[v], nodes[v + 1], 0
@@ -431,9 +431,9 @@ def grow_nodes(
             node = members[starts[low] : starts[high]]
             n_left = starts[middle] - starts[low]
             size = node.shape[0]
-            sample_rows(rows, mean, node, draws, low + high, sample)
+            sample_rows(rows, offset, node, draws, low + high, sample)
             principal_direction(sample, direction, products)
-            project(rows, mean, node, direction, values)
+            project(rows, offset, node, direction, values)
             threshold = select_rank(values[:size], n_left, kept, spare)
             split_stably(node, values[:size], threshold, n_left, moved)
             stack[top] = low, middle, depth + 1
@@ -503,10 +503,10 @@ def assign_leaves(
                 labels, members[starts[leaf] : starts[leaf + 1]], clusters.centers, slots, candidates
             )
         n_pairs += n_candidates * (starts[leaf + 1] - starts[leaf])
-        # All is taken relative to one of the centres, or nearly so: small clusters far from the mean need it.
+        # All is taken relative to one of the centres, or nearly so: small clusters far from the offset need it.
         for t in range(n_features):
-            shift[t] = points.mean[t] + clusters.centers[candidates[0], t]
-            origin[t] = shift[t] - points.mean[t]
+            shift[t] = points.offset[t] + clusters.centers[candidates[0], t]
+            origin[t] = shift[t] - points.offset[t]
         n_used = load_candidates(clusters, candidates[:n_candidates], origin, panels, center_norms, sizes)
         if hartigan and not weighted:
             weigh_moves(sizes[: n_used * lanes], weights, factors)
@@ -973,7 +973,7 @@ def update_clusters(
     the sum of the squared distances to the centre, as that of the squares less that of the mean. The
     centre of an empty cluster is left as it is.
     """
-    total = np.empty(points.mean.shape[0], np.float64)
+    total = np.empty(points.offset.shape[0], np.float64)
     for place in range(first, last):
         j = chosen[place]
         total[:] = 0
@@ -1001,9 +1001,9 @@ def finish_clusters(totals: Totals, clusters: Clusters, first: int, last: int) -
 @kernel
 def sum_members(points: Points, members: Array, begin: int, end: int, total: Array) -> tuple[float, float]:
     """Add some points to the total of their cluster; their weight, and the weighted sum of their squared lengths."""
-    n_features = points.mean.shape[0]
+    n_features = points.offset.shape[0]
     weighted = points.weights.shape[0] > 1
-    number = points.mean.dtype.type
+    number = points.offset.dtype.type
     size, squares = 0.0, 0.0
     for place in range(begin, end):
         fetch_ahead(points.rows, members, place)
@@ -1011,7 +1011,7 @@ def sum_members(points: Points, members: Array, begin: int, end: int, total: Arr
         weight = np.float64(points.weights[point if weighted else 0])
         square = 0.0
         for t in range(n_features):
-            value = np.float64(number(widen(points.rows[point, t])) - points.mean[t])
+            value = np.float64(number(widen(points.rows[point, t])) - points.offset[t])
             total[t] += weight * value
             square += value * value
         size += weight

@@ -20,9 +20,9 @@ from closure_kmeans.baselines import kernels
 from closure_kmeans.baselines.flat import Assign, FlatKMeans
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.iteration import Iteration
+from closure_kmeans.nearest import search_block
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, rows_per_block, shifted
-from closure_kmeans.quantizer import search_block
 
 
 class Forest(NamedTuple):
@@ -82,7 +82,7 @@ class ApproximateKMeans(FlatKMeans):
         max_time: float | None = None,
         tree_dims: int | None = 16,
         random_state: int | np.random.RandomState | None = None,
-        n_jobs: int | None = None,
+        n_threads: int | None = None,
         callback: Callable[[Iteration], Any] | None = None,
         verbose: int = 0,
     ) -> None:
@@ -94,7 +94,7 @@ class ApproximateKMeans(FlatKMeans):
             max_time=max_time,
             tree_dims=tree_dims,
             random_state=random_state,
-            n_jobs=n_jobs,
+            n_threads=n_threads,
             callback=callback,
             verbose=verbose,
         )
@@ -122,7 +122,7 @@ class ApproximateKMeans(FlatKMeans):
         def assign(clusters: Clusters, labels: NDArray[np.int32]) -> tuple[NDArray[np.int32], int]:
             forest = grow_forest(clusters.centers, self.n_trees, rng, threads)
             own = labels if self.refined else None
-            return search_forest(rows, clusters.centers, points.mean, forest, self.n_candidates, own, threads)
+            return search_forest(rows, clusters.centers, points.offset, forest, self.n_candidates, own, threads)
 
         return assign
 
@@ -140,7 +140,7 @@ def grow_forest(centers: NDArray[Any], n_trees: int, rng: np.random.Generator, t
 def search_forest(
     X: NDArray[Any],
     centers: NDArray[Any],
-    mean: NDArray[Any],
+    offset: NDArray[Any],
     forest: Forest,
     n_candidates: int,
     own: NDArray[np.int32] | None,
@@ -149,13 +149,13 @@ def search_forest(
     """The nearest of the candidates of each row, and the number of pairs of row and candidate.
 
     ``own`` names a first candidate of each row, to be kept unless another is nearer. The centres are relative to
-    ``mean``, which is subtracted from the rows.
+    ``offset``, which is subtracted from the rows.
     """
     labels = np.empty(len(X), np.int32)
     first_candidates = np.full(len(X), -1, np.int32) if own is None else own
 
     def search(first: int, last: int) -> int:
-        rows = shifted(X[first:last], mean)
+        rows = shifted(X[first:last], offset)
         ours = first_candidates[first:last]
         return kernels.search_forest(rows, centers, forest, n_candidates, ours, labels[first:last], 0, len(rows))
 

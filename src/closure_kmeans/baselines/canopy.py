@@ -83,7 +83,7 @@ class CanopyKMeans(FlatKMeans):
         max_time: float | None = None,
         tree_dims: int | None = 16,
         random_state: int | np.random.RandomState | None = None,
-        n_jobs: int | None = None,
+        n_threads: int | None = None,
         callback: Callable[[Iteration], Any] | None = None,
         verbose: int = 0,
     ) -> None:
@@ -95,7 +95,7 @@ class CanopyKMeans(FlatKMeans):
             max_time=max_time,
             tree_dims=tree_dims,
             random_state=random_state,
-            n_jobs=n_jobs,
+            n_threads=n_threads,
             callback=callback,
             verbose=verbose,
         )
@@ -127,9 +127,9 @@ def canopy_axes(points: Points, n_axes: int, rng: np.random.Generator) -> NDArra
     """The first principal directions of a sample of the points, one a column."""
     n_points, n_features = points.rows.shape
     if n_axes >= n_features:
-        return np.eye(n_features, dtype=points.mean.dtype)
+        return np.eye(n_features, dtype=points.offset.dtype)
     sample = as_numbers(points.rows[np.sort(rng.choice(n_points, min(n_points, DATA_SAMPLE), replace=False))])
-    return principal_axes(shifted(sample, points.mean), n_axes, int(rng.integers(2**31)))
+    return principal_axes(shifted(sample, points.offset), n_axes, int(rng.integers(2**31)))
 
 
 def project(points: Points, axes: NDArray[Any], threads: Threads) -> NDArray[Any]:
@@ -137,7 +137,7 @@ def project(points: Points, axes: NDArray[Any], threads: Threads) -> NDArray[Any
     rows = as_numbers(points.rows)
     coordinates = np.empty((len(rows), axes.shape[1]), axes.dtype)
     threads.for_each_block(
-        lambda first, last: np.dot(shifted(rows[first:last], points.mean), axes, out=coordinates[first:last]),
+        lambda first, last: np.dot(shifted(rows[first:last], points.offset), axes, out=coordinates[first:last]),
         len(rows),
         rows_per_block(rows),
     )

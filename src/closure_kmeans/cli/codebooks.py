@@ -137,7 +137,7 @@ def evaluate(
             queries,
             folder=collecting.work,
             key=key,
-            n_jobs=manner.threads,
+            n_threads=manner.threads,
             verbose=manner.shows_progress,
         )
         for row in rows:

@@ -195,7 +195,7 @@ def _open_catalog(items: Items, threads: int | None, quiet: bool) -> Catalog:
     if items.model is None:
         fitted, rows = _fit_embedded(threads, quiet)
     else:
-        fitted = closure_kmeans.load(items.model).set_params(n_jobs=threads)
+        fitted = closure_kmeans.load(items.model).set_params(n_threads=threads)
         rows = None if items.vectors is None else read_vectors(items.vectors, items.name)
     labels = _labels_of(fitted, items.labels, None if rows is None else len(rows))
     for option in ("images", "metadata"):
@@ -216,7 +216,7 @@ def _fit_embedded(threads: int | None, quiet: bool) -> tuple[BaseKMeans, NDArray
     if not quiet:
         click.echo(f"{len(X):,} embedded SIFT descriptors into {N_CLUSTERS} clusters", err=True)
     prepare_kernels(X, N_CLUSTERS, seed=0, n_threads=threads)  # so that the fit's times are its own
-    return closure_kmeans.ClosureKMeans(n_clusters=N_CLUSTERS, random_state=0, n_jobs=threads).fit(X), X
+    return closure_kmeans.ClosureKMeans(n_clusters=N_CLUSTERS, random_state=0, n_threads=threads).fit(X), X
 
 
 def _labels_of(fitted: BaseKMeans, path: str | None, n_rows: int | None) -> NDArray[np.int32] | None:

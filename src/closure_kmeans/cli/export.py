@@ -83,7 +83,7 @@ def export(
     if about_rows and vectors is None:
         raise click.UsageError(f"'{about_rows[0]}' is about rows: give them by --vectors")
     keep_apart([model, vectors], list(targets))
-    fitted = closure_kmeans.load(model).set_params(n_jobs=threads)
+    fitted = closure_kmeans.load(model).set_params(n_threads=threads)
     n_clusters = len(fitted.cluster_centers_)
     if centers is not None:
         save_vectors(centers, fitted.cluster_centers_)

@@ -208,7 +208,7 @@ def _new_model(
     if leaf_size is not None:
         settings["leaf_size"] = leaf_size
     make = ClosureKMeans.paper if paper else ClosureKMeans
-    return make(init=_start(init), random_state=seed, n_jobs=threads, **settings)
+    return make(init=_start(init), random_state=seed, n_threads=threads, **settings)
 
 
 def _new_distributed(
@@ -217,7 +217,7 @@ def _new_distributed(
     for name in ON_ONE_MACHINE:
         del settings[name]
     client = None if address == "local" else address
-    return DistributedClosureKMeans(init=_start(init), random_state=seed, n_jobs=threads, client=client, **settings)
+    return DistributedClosureKMeans(init=_start(init), random_state=seed, n_threads=threads, client=client, **settings)
 
 
 def _check_distributed(context: click.Context, paper: bool, storage: str | None, resume: bool) -> None:

@@ -96,7 +96,7 @@ def collect_photos(
         names,
         extraction,
         on_error="skip" if collecting.skip else "raise",
-        n_jobs=manner.threads,
+        n_threads=manner.threads,
         verbose=manner.shows_progress,
     )
     for reason in collection.skipped:

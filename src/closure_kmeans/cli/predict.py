@@ -71,7 +71,7 @@ def predict(
     The centres are those of MODEL, the rows those of VECTORS.
     """
     keep_apart([model, vectors], [output, distances])
-    fitted = closure_kmeans.load(model).set_params(n_jobs=threads)
+    fitted = closure_kmeans.load(model).set_params(n_threads=threads)
     rows = read_vectors(vectors, name)
     check_outputs({output: len(rows) * LABEL, distances: len(rows) * DISTANCE})
     labels, squares = assign(fitted, rows, exact=exact, distances=distances is not None, quiet=quiet)
@@ -97,7 +97,7 @@ def evaluate(
     The distortion is the mean squared distance to the centre; the accuracy is the share of a sample of 2,000 rows that
     predict gives their nearest centre.
     """
-    fitted = closure_kmeans.load(model).set_params(n_jobs=threads)
+    fitted = closure_kmeans.load(model).set_params(n_threads=threads)
     rows = read_vectors(vectors, name)
     classes = None if truth is None else _read_classes(truth, len(rows))
     labels, squares = assign(fitted, rows, quiet=quiet or as_json)

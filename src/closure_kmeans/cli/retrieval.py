@@ -153,7 +153,7 @@ def index(
             root=not sift,
             random_state=seed,
             sample=sample,
-            n_jobs=manner.threads,
+            n_threads=manner.threads,
             verbose=manner.shows_progress,
         )
         vocabulary = Vocabulary(learned.vocabulary.model, root=not sift, levels=levels, n_nearest=nearest)
@@ -253,7 +253,7 @@ def query(
         n_results=results if matches is None else max(results, N_RERANK),  # the first may be the query, or gone
         n_rerank=(reranking.verify or N_RERANK) if reranking.rerank else 0,
         verification=verification,
-        n_jobs=threads,
+        n_threads=threads,
     )
     _show(found[:results], as_json)
     gone = [result.name for result in found[:results] if not opened.path_of(result.image).exists()]
@@ -321,7 +321,7 @@ def _open(index_file: str, threads: int | None) -> ImageIndex:
     from closure_kmeans.retrieval import ImageIndex
 
     opened = ImageIndex.load(index_file)
-    opened.vocabulary.model.n_jobs = threads
+    opened.vocabulary.model.n_threads = threads
     return opened
 
 

@@ -21,7 +21,7 @@ from closure_kmeans.checkpoint import digest, digest_rows
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder, shared_folder
 from closure_kmeans.files import FileFormatError, library, reading
-from closure_kmeans.layout import blocks_of
+from closure_kmeans.stores.layout import blocks_of
 from closure_kmeans.vectors import choose_shards, open_vectors
 from closure_kmeans.vectors.rows import Rows, check_kind
 

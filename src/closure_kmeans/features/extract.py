@@ -41,7 +41,7 @@ class Options(NamedTuple):
 
     max_pixels: int
     on_error: str
-    n_jobs: int | None
+    n_threads: int | None
     verbose: int
     callback: Callable[[], Any] | None = None  # called after each image
 
@@ -82,7 +82,7 @@ def extract(
     with (
         tqdm(total=len(sources), unit="image", disable=not options.verbose) as bar,
         _single_threaded_opencv,
-        Threads(count_threads(options.n_jobs)) as threads,
+        Threads(count_threads(options.n_threads)) as threads,
     ):
         block = min(max(1, len(sources) // (BLOCKS_PER_THREAD * threads.n_threads)), IMAGES_PER_BLOCK)
         done = threads.for_each_block(work, len(sources), block)
@@ -93,7 +93,7 @@ def check_options(options: Options) -> None:
     """The options that all features have in common."""
     validation.integer("max_pixels", options.max_pixels, 1)
     validation.choice("on_error", options.on_error, ("raise", "skip"))
-    validation.n_jobs(options.n_jobs)
+    validation.n_threads(options.n_threads)
     validation.verbose(options.verbose)
 
 

@@ -43,7 +43,7 @@ def local_features(
     max_side: int | None = None,
     max_pixels: int = MAX_PIXELS,
     on_error: str = "raise",
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
     verbose: int = 0,
     callback: Callable[[], Any] | None = None,
 ) -> LocalFeatures:
@@ -62,7 +62,7 @@ def local_features(
         Refuse a file that holds more pixels, before decoding it.
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be used.
-    n_jobs : int, optional
+    n_threads : int, optional
         Number of threads; by default as many as the process may use CPUs.
     verbose : int, default=0
         1 shows a progress bar.
@@ -90,7 +90,7 @@ def local_features(
     """
     validation.choice("detector", detector, tuple(DETECTORS))
     check_limits(max_side, max_pixels)
-    options = Options(max_pixels, on_error, n_jobs, verbose, callback)
+    options = Options(max_pixels, on_error, n_threads, verbose, callback)
     shrink = at_most(max_side)
 
     def describe(picture: Picture) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:

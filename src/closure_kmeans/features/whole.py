@@ -53,7 +53,7 @@ def gist(
     size: int = 64,
     max_pixels: int = MAX_PIXELS,
     on_error: str = "raise",
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
     verbose: int = 0,
 ) -> ImageVectors:
     """Compute GIST, 384 dimensions: how much of which scale and orientation there is where in the picture.
@@ -68,7 +68,7 @@ def gist(
         Refuse a file that holds more pixels, before decoding it.
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be used.
-    n_jobs : int, optional
+    n_threads : int, optional
         Number of threads; by default as many as the process may use CPUs.
     verbose : int, default=0
         1 shows a progress bar.
@@ -88,7 +88,7 @@ def gist(
     validation.integer("size", size, 16)
     if size % GIST_CELLS:
         raise ValueError(f"size must be a multiple of {GIST_CELLS}, got {size}")
-    options = Options(max_pixels, on_error, n_jobs, verbose)
+    options = Options(max_pixels, on_error, n_threads, verbose)
     return describe_squares(images, size, gist_of_squares, GIST_DIMENSIONS, options)
 
 
@@ -97,7 +97,7 @@ def hog(
     *,
     max_pixels: int = MAX_PIXELS,
     on_error: str = "raise",
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
     verbose: int = 0,
 ) -> ImageVectors:
     """Compute HOG, 576 dimensions: histograms of the gradient's orientation in 8 x 8 cells of the picture.
@@ -114,7 +114,7 @@ def hog(
         Refuse a file that holds more pixels, before decoding it.
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be used.
-    n_jobs : int, optional
+    n_threads : int, optional
         Number of threads; by default as many as the process may use CPUs.
     verbose : int, default=0
         1 shows a progress bar.
@@ -131,7 +131,7 @@ def hog(
     >>> hog(np.zeros((2, 64, 64), np.uint8)).vectors.shape
     (2, 576)
     """
-    options = Options(max_pixels, on_error, n_jobs, verbose)
+    options = Options(max_pixels, on_error, n_threads, verbose)
     return describe_squares(images, HOG_SIZE, hog_of_squares, HOG_DIMENSIONS, options)
 
 

@@ -44,7 +44,7 @@ def collect(
     *,
     names: Sequence[str] | None = None,
     on_error: str = "raise",
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
     verbose: int = 0,
     callback: Callable[[], Any] | None = None,
 ) -> Collection:
@@ -59,7 +59,7 @@ def collect(
         Paths below the folder of the images to take, which may be none; by default all there are, at least one.
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be read.
-    n_jobs : int, optional
+    n_threads : int, optional
         Number of threads.
     verbose : int, default=0
         1 shows a progress bar.
@@ -81,7 +81,7 @@ def collect(
     wanted = image_names(folder) if names is None else [names] if isinstance(names, str) else list(names)
     check_names(wanted)
     paths = [Path(folder) / name for name in wanted]
-    manner: dict[str, Any] = {"on_error": on_error, "n_jobs": n_jobs, "verbose": verbose, "callback": callback}
+    manner: dict[str, Any] = {"on_error": on_error, "n_threads": n_threads, "verbose": verbose, "callback": callback}
     features = local_features(paths, **extraction._asdict(), **manner)
     left_out = [entry.image for entry in features.skipped]
     if names is None and len(left_out) == len(wanted):

@@ -198,7 +198,7 @@ class ImageIndex:
         n_results: int | None = 10,
         n_rerank: int = 0,
         verification: Verification | None = None,
-        n_jobs: int | None = None,
+        n_threads: int | None = None,
     ) -> list[Result]:
         """Find the images that are most like a query.
 
@@ -213,7 +213,7 @@ class ImageIndex:
             How many of the best to verify: those with more words in place than chance explains come first.
         verification : Verification, optional
             How.
-        n_jobs : int, optional
+        n_threads : int, optional
             Threads of the verification.
         """
         if self._places is None or len(self) == 0:
@@ -229,7 +229,7 @@ class ImageIndex:
             return self._results(ranking)
         settings = verification or Verification()
         first = ranking.images[:n_rerank]
-        matches = match_images(query.places, self._places, first, settings, n_jobs)
+        matches = match_images(query.places, self._places, first, settings, n_threads)
         verified = beyond_chance(matches, settings.tolerance)
         results = self._results(ranking)
         for i, (inliers, holds) in enumerate(zip(matches.inliers.tolist(), verified.tolist(), strict=True)):

@@ -131,7 +131,7 @@ def resume_features(
     extraction: Extraction,
     *,
     on_error: str = "raise",
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
     verbose: int = 0,
 ) -> tuple[Collection, str]:
     """The features of images, be it those that were kept, and a key that tells of what they were made.
@@ -143,7 +143,7 @@ def resume_features(
     made_by = str(photos.resolve()), extraction, on_error, versions
     stats = [(photos / name).stat() for name in names]
     files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in zip(names, stats, strict=True)]
-    collect_some = partial(collect, photos, extraction, on_error=on_error, n_jobs=n_jobs)
+    collect_some = partial(collect, photos, extraction, on_error=on_error, n_threads=n_threads)
     key = key_of(made_by, files)
     if folder is None:
         return collect_some(names=names, verbose=verbose), key
@@ -176,7 +176,7 @@ def resume_learning(
     root: bool = True,
     random_state: int = 0,
     sample: int | None = None,
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
     verbose: int = 0,
 ) -> Learned:
     """Words that were learned with these settings from the descriptors that ``key`` tells of, or else such words.
@@ -196,7 +196,7 @@ def resume_learning(
         checkpoint: dict[str, Any] = {} if begun is None else {"checkpoint": begun}
         with naming_the_way_out():
             vocabulary = learn_vocabulary(
-                descriptors, n_words, n_jobs=n_jobs, verbose=verbose, **settings, **checkpoint
+                descriptors, n_words, n_threads=n_threads, verbose=verbose, **settings, **checkpoint
             )
         # By the clock of the fit, which stands still while it is stopped.
         return Learned(vocabulary, vocabulary.model.history_[-1].seconds)
@@ -207,7 +207,7 @@ def resume_learning(
     if begun is not None and WORDS.is_kept(folder, own_key):
         begun.unlink(missing_ok=True)
         learned.vocabulary.model.set_params(checkpoint=None)
-    learned.vocabulary.model.n_jobs = n_jobs  # a model that was kept knows of no threads
+    learned.vocabulary.model.n_threads = n_threads  # a model that was kept knows of no threads
     return learned
 
 

@@ -172,7 +172,7 @@ def match_images(
     places: Places,
     images: NDArray[np.int64],
     settings: Verification = Verification(),  # noqa: B008
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
 ) -> Matches:
     """How many regions of a query find their place in each of some images, and how many could.
 
@@ -199,7 +199,7 @@ def match_images(
         *(np.ascontiguousarray(images, np.int64), dof, float(settings.tolerance)),
         *(matches.pairs, matches.inliers, matches.places),
     )
-    with Threads(count_threads(n_jobs)) as threads:
+    with Threads(count_threads(n_threads)) as threads:
         threads.for_each_block(verify, len(images))
     return matches
 

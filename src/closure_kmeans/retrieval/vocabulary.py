@@ -214,7 +214,7 @@ def learn_vocabulary(
     random_state : int, optional
         Seed.
     **settings
-        Parameters of the estimator, such as ``max_iter``, ``n_jobs`` or ``verbose``.
+        Parameters of the estimator, such as ``max_iter``, ``n_threads`` or ``verbose``.
 
     Examples
     --------
