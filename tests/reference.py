@@ -1,4 +1,4 @@
-"""A slow and obvious twin of every kernel, written from the definitions, in double precision."""
+"""Slow definitions in NumPy and double precision, to compare kernels with."""
 
 from functools import reduce
 

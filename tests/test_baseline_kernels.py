@@ -1,4 +1,4 @@
-"""Every kernel of the baselines against its twin, on inputs small enough for no JIT and for bounds checks."""
+"""Kernels of the baselines compared with slow definitions, on inputs small enough for no JIT and for bounds checks."""
 
 import heapq
 

@@ -1,4 +1,4 @@
-"""Every kernel against its twin, on inputs so small that they run with the JIT off and with bounds checks on."""
+"""Kernels compared with slow definitions, on inputs small enough for no JIT and for bounds checks."""
 
 import os
 import subprocess

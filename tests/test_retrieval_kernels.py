@@ -1,4 +1,4 @@
-"""Every kernel of the retrieval against its twin, on inputs small enough for no JIT and for bounds checks."""
+"""Kernels of the retrieval compared with slow definitions, on inputs small enough for no JIT and for bounds checks."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
-"""BLAS held to one thread while the library computes.
+"""Limit BLAS to one thread while the library computes.
 
-The last bits of a product depend on the number of threads that BLAS uses, and its threads would compete with ours.
+The last bits of a product depend on the number of BLAS threads, and these would compete with ours.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from threadpoolctl import ThreadpoolController
 
 
 class SingleThreadedBlas:
-    """A limit of one thread for some libraries, from any thread, for overlapping users.
+    """Limit of one BLAS thread, for overlapping users in any threads.
 
-    Most libraries have one number of threads for the whole process: the last user restores it. MKL, and some that are
-    built on OpenMP, have one for each thread: every user restores that of its own.
+    Most BLAS libraries have one number of threads per process: the last user restores it. MKL, and some OpenMP builds,
+    have one per thread: every user restores its own.
     """
 
     def __init__(self, libraries: Callable[[], Sequence[Any]]) -> None:
-        self._libraries = libraries  # controllers of threadpoolctl
+        self._libraries = libraries  # threadpoolctl controllers
         self._lock = threading.Lock()
         self._n_users = 0
-        self._original: dict[Any, int] = {}  # numbers of threads of the process, for the last user to restore
+        self._original: dict[Any, int] = {}  # process-wide numbers of threads, restored by the last user
         self._is_per_thread: dict[Any, bool] = {}
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the libraries to one thread in this thread; the threads that it starts call ``limit`` themselves."""
+        """Limit BLAS in this thread. Threads that it starts must call ``limit`` themselves."""
         with self._lock:
             self._n_users += 1
         original: dict[Any, int] = {}
@@ -49,10 +49,10 @@ class SingleThreadedBlas:
                     _set_threads(library, n_threads)
 
     def limit(self) -> dict[Any, int]:
-        """Set the limit in this thread wherever it does not hold, for as long as there are users.
+        """Set the limit in this thread wherever it is not in effect, while there are users.
 
-        Other code may change the number at any time: another library's own limit may end. So this is called before
-        every piece of work. Returns the numbers of threads that only this thread can restore.
+        Called before every piece of work, since other code may change the number, for example when its own limit ends.
+        Returns the numbers of threads that only this thread can restore.
         """
         own: dict[Any, int] = {}
         for library in self._libraries():
@@ -64,13 +64,13 @@ class SingleThreadedBlas:
                         if library not in self._is_per_thread:
                             self._is_per_thread[library] = _differs_elsewhere(library)
                         original = own if self._is_per_thread[library] else self._original
-                        # What is lower is another's limit, which is over by the time that this one is.
+                        # A smaller number is another user's limit, which will have ended when this one ends.
                         original[library] = max(n_threads, original.get(library, 1))
         return own
 
 
 def _differs_elsewhere(library: Any) -> bool:
-    """Whether another thread sees another number of threads than this one."""
+    """Whether another thread sees another number of threads: the setting is per thread."""
     with ThreadPoolExecutor(1) as other:
         return bool(other.submit(lambda: library.num_threads).result() != library.num_threads)
 
@@ -78,7 +78,7 @@ def _differs_elsewhere(library: Any) -> bool:
 def _set_threads(library: Any, n_threads: int) -> None:
     """Set a library's number of threads from any thread.
 
-    Since threadpoolctl 3.8 the first thread that sets that of OpenBLAS is the only one that can, until it is cleared.
+    Since threadpoolctl 3.8 only the first thread that sets OpenBLAS's number may do so, until it is cleared.
     """
     clear = getattr(library, "clear_controlling_thread", lambda force: None)
     clear(force=True)
@@ -88,8 +88,8 @@ def _set_threads(library: Any, n_threads: int) -> None:
 
 @cache
 def blas_libraries() -> Sequence[Any]:
-    """The libraries that multiply for us, looked for once: that takes longer than to search a few rows."""
-    import_module("scipy.linalg.cython_blas")  # compiled code calls it
+    """The loaded BLAS libraries; cached, since finding them takes longer than searching a few rows."""
+    import_module("scipy.linalg.cython_blas")  # loads the BLAS that Numba calls
     libraries: Sequence[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
     return libraries
 

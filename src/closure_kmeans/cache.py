@@ -1,12 +1,12 @@
-"""Compiled kernels on disk: a file for each kernel, types of its arguments, processor and Python.
+"""On-disk cache of compiled kernels: one file per kernel, argument types, processor and Python version.
 
-Numba's own cache is not used: it notices changes of one source file only, its index can vouch for data of an earlier
-version, it reads no folder that it cannot write to, and it runs whatever it finds there.
+Numba's own cache is not used: it detects changes in one source file only, its index can refer to data of an earlier
+version, it cannot read folders that it cannot write to, and it executes unverified files.
 
-A file holds a digest of all that follows and of its own name, the stamp of the sources that the code was compiled from,
-and the code. It is written under another name and then renamed, and nothing of it is run before the digest, the stamp
-and the owners of the file and of its folder have been looked at. What cannot be read is compiled again, and where
-nothing can be written kernels are compiled in every process: a fit never fails for it.
+A file holds a digest of its name and contents, the stamp of the sources, and the code. It is written under a temporary
+name and renamed. Before the code is loaded, the digest, the stamp, and the owners of the file and the folder are
+checked. Unreadable kernels are compiled again. If no folder is writable, kernels are compiled in every process; a fit
+never fails because of the cache.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _said: set[str] = set()
 
 
 def sources() -> list[Path]:
-    """All files that are compiled in."""
+    """All source files with kernels."""
     return [PACKAGE / "instructions.py", PACKAGE / "kernels.py", *sorted(PACKAGE.glob("*/kernels.py"))]
 
 
 def _stamp() -> bytes | None:
-    """A digest of all sources that are compiled in, and of the versions; none where the sources are not on disk."""
+    """Digest of the sources and versions; None if the sources are not on disk."""
     versions = (__version__, numba.__version__, llvmlite.__version__, sys.version)
     digest = sha256(repr(versions).encode())
     try:
@@ -57,11 +57,11 @@ def _stamp() -> bytes | None:
     return digest.digest()
 
 
-STAMP = _stamp()  # when the sources are imported: they may be replaced before the first kernel is compiled
+STAMP = _stamp()  # at import: files may be replaced before the first compilation
 
 
 def folders() -> list[Path]:
-    """Where kernels are looked for, in this order; they are written to the first that can be written to."""
+    """Cache folders in the order of lookup. Kernels are written to the first writable one."""
     own = f"closure_kmeans_{sha256(str(PACKAGE).encode()).hexdigest()[:16]}"
     if config.CACHE_DIR:
         return [Path(config.CACHE_DIR).absolute() / own]
@@ -75,10 +75,10 @@ def folders() -> list[Path]:
 
 
 def objection(folder: Path) -> str | None:
-    """Why kernels of a folder must not be run, if so: somebody else could have put them there.
+    """Reason not to trust the kernels of a folder, if any: another user could have written them.
 
-    The owner may be the user, root, or the owner of this package, whose code is run anyway. Others may write to a
-    folder above only if it is sticky, so that they cannot move what is not theirs. Windows shows none of this.
+    Allowed owners are the user, root, and the owner of this package, whose code is executed anyway. Parent folders may
+    be world-writable only if they are sticky. Not checked on Windows.
     """
     if os.name == "nt":
         return None
@@ -102,7 +102,7 @@ def _objection_to(path: Path, status: os.stat_result) -> str | None:
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether kernels can be written to a folder, which is made if need be."""
+    """Whether kernels can be written to a folder, which is created if needed."""
     try:
         _prepare(folder)
     except OSError:
@@ -111,7 +111,7 @@ def is_writable(folder: Path) -> bool:
 
 
 def holds_kernels(folder: Path) -> bool:
-    """Whether a folder has kernels of this very version, for whatever types."""
+    """Whether a folder has kernels of the current sources, for any types."""
     for path in folder.glob(f"*{SUFFIX}"):
         with suppress(OSError, ValueError):
             if _read(path) is not None:
@@ -120,7 +120,7 @@ def holds_kernels(folder: Path) -> bool:
 
 
 def _prepare(folder: Path) -> None:
-    for place in (*reversed(folder.parents), folder):  # for others to read, whatever the umask lets them write
+    for place in (*reversed(folder.parents), folder):  # readable by others, writable only by the owner
         place.mkdir(mode=0o755, exist_ok=True)
     reason = objection(folder)
     if reason is not None:
@@ -128,9 +128,9 @@ def _prepare(folder: Path) -> None:
 
 
 def _read(path: Path) -> bytes | None:
-    """The code in a file; None if it is of other sources. Where it must not be run, an error says why."""
+    """Code in a file, or None if its stamp differs. Raises if the file must not be trusted."""
     reason = objection(path.parent)
-    if reason is None and not path.is_file():  # to open a pipe would take for ever
+    if reason is None and not path.is_file():  # opening a pipe would block
         raise ValueError(f"'{path}' is not a file")
     if reason is None:
         with path.open("rb") as file:
@@ -146,7 +146,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(name: str, code: bytes) -> None:
-    """Write a file to the first folder that takes it."""
+    """Write a file to the first writable folder."""
     if STAMP is None:
         raise FileNotFoundError(f"the sources of the kernels are not in '{PACKAGE}'")
     rest = STAMP + code
@@ -178,24 +178,24 @@ def _say_once(topic: str, text: str) -> None:
 
 
 def keep_on_disk(dispatcher: Any) -> None:
-    """Let a function that Numba compiles be kept in our cache."""
+    """Make a Numba dispatcher use this cache."""
     if not config.DISABLE_JIT:
         dispatcher._cache = KernelCache(dispatcher.py_func)
 
 
 class KernelCache(NullCache):
-    """What a dispatcher of Numba asks for compiled code, and gives it to."""
+    """Numba's cache interface for one dispatcher."""
 
     def __init__(self, function: Any) -> None:
         self._name = f"{function.__module__}.{function.__qualname__}"
 
     @property
     def cache_path(self) -> str:
-        """The first folder."""
+        """First cache folder."""
         return str(folders()[0])
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """The code for some types of arguments, or None."""
+        """Code for a signature, or None."""
         context.refresh()
         name = self._file_name(signature, context.codegen())
         for folder in folders():
@@ -204,21 +204,21 @@ class KernelCache(NullCache):
                 code = _read(path) if os.path.exists(path) else None
                 if code is not None:
                     return CompileResult._rebuild(context, *pickle.loads(code))
-            except Exception as error:  # whatever it is, the kernel can be compiled
+            except Exception as error:  # on any error, compile the kernel
                 _say_once("read", f"a kernel of the cache is not used, but compiled again: {error}")
         return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        """Keep what was compiled."""
+        """Write the code for a signature."""
         if result.library.has_dynamic_globals:
-            return  # addresses in this process
+            return  # contains addresses of this process
         try:
             _write(self._file_name(signature, result.codegen), dumps(result._reduce()))
         except OSError as error:
             _say_once("write", f"kernels are compiled in every process, for they cannot be kept: {error}; {ADVICE}")
 
     def flush(self) -> None:
-        """Forget what there is of this kernel."""
+        """Delete all files of this kernel."""
         for folder in folders():
             for path in folder.glob(f"{self._name}-*{SUFFIX}"):
                 with suppress(OSError):
@@ -226,7 +226,7 @@ class KernelCache(NullCache):
 
     def _file_name(self, signature: Any, codegen: Any) -> str:
         types = getattr(signature, "args", signature)
-        fields = [getattr(kind, "fields", None) for kind in types]  # of named tuples, which are defined elsewhere
+        fields = [getattr(kind, "fields", None) for kind in types]  # named tuples are defined in other sources
         target = (codegen.magic_tuple(), config.BOUNDSCHECK, sys.implementation.cache_tag)
         key = sha256(repr((types, fields, target)).encode()).hexdigest()
         return f"{self._name}-{key[:24]}{SUFFIX}"

@@ -1,10 +1,10 @@
-"""Watches Numba compile the kernels: says so once, takes the time, and lets interrupts wait until it is done.
+"""Watch Numba compile the kernels: announce it once, measure the time, and delay interrupts.
 
-LLVM calls Python back, and an interrupt that is raised in there gets lost, leaves Numba without the code that it is
-about to store, or crashes the process.
+LLVM calls back into Python. An interrupt raised in a callback gets lost, corrupts Numba's state, or crashes the
+process.
 
-What is said goes to the logger ``closure_kmeans``, as warnings, which Python shows on standard error unless told
-otherwise: none of it calls for an exception where warnings are errors.
+Messages are warnings of the logger ``closure_kmeans``, which Python prints on standard error by default. They are not
+``warnings``, which would become exceptions where warnings are errors.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ STOPPING = "closure-kmeans: stopping when the compiler is done"
 
 
 def say(text: str) -> None:
-    """Log a line, above the progress bar if there is one."""
+    """Log a line, without disturbing a progress bar."""
     with tqdm.external_write_mode():
         LOGGER.warning(text)
 
 
 class CompilerWatch:
-    """Listens to Numba begin and end to compile kernels of this library, in one thread at a time.
+    """Listener to Numba's compile events for kernels of this library, in one thread at a time.
 
-    SIGINT and SIGTERM are held back in between, but not twice, where Python would raise something: in the main thread.
+    In the main thread, the first SIGINT or SIGTERM is delayed until the compilation ends; the second is not.
     """
 
     def __init__(self) -> None:
-        self.seconds = 0.0  # that compiling has taken so far
-        self._depth = 0  # kernels are compiled inside others
+        self.seconds = 0.0  # total compile time
+        self._depth = 0  # compilations are nested
         self._thread = 0
         self._began = 0.0
         self._said = False
@@ -45,11 +45,11 @@ class CompilerWatch:
 
     @property
     def is_compiling(self) -> bool:
-        """Whether a kernel is being compiled, in whatever thread."""
+        """Whether any thread is compiling a kernel."""
         return self._depth > 0
 
     def notify(self, occasion: Any) -> None:
-        """Called by Numba."""
+        """Called by Numba at the start and end of a compilation."""
         if self._depth > 0:
             if threading.get_ident() == self._thread:
                 self._depth += 1 if occasion.is_start else -1
@@ -74,7 +74,7 @@ class CompilerWatch:
 
     def _note(self, number: int, frame: Any) -> None:
         self._came.append(number)
-        if len(self._came) > 1:  # who insists does not wait
+        if len(self._came) > 1:  # the second interrupt is not delayed
             self._handlers[number](number, frame)
         else:
             say(f"{STOPPING}; interrupt again to stop at once")
@@ -92,30 +92,30 @@ WATCH = CompilerWatch()
 
 
 class CompilerTime:
-    """Seconds that the compiler has taken since they were last asked for."""
+    """Compile time since the last lap, in seconds."""
 
     def __init__(self) -> None:
         self._before = WATCH.seconds
 
     def lap(self) -> float:
-        """The seconds, which are then counted from here."""
+        """Seconds since the last lap; starts a new one."""
         before, self._before = self._before, WATCH.seconds
         return self._before - before
 
 
 def acknowledge(error: BaseException) -> None:
-    """Say that an interrupt was noticed, if it has to wait for a thread that compiles."""
+    """Report that an interrupt must wait for a thread that is compiling."""
     if isinstance(error, KeyboardInterrupt) and WATCH.is_compiling:
         say(STOPPING)
 
 
 def _is_ours(dispatcher: Any) -> bool:
-    """Whether a function is of this library; those that others generate may be of no module."""
+    """Whether a function belongs to this library. Generated functions may have no module."""
     return str(dispatcher.__module__).startswith(f"{PACKAGE}.")
 
 
 def watch_compiler() -> None:
-    """From now on, for all kernels of the library."""
+    """Start listening to Numba."""
     from numba.core import event
 
     event.Listener.register(CompilerWatch)

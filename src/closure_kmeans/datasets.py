@@ -1,4 +1,4 @@
-"""The data that the package carries."""
+"""Data sets in the package."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The demonstration: cluster closures against exact Lloyd, on the data that the package carries.
+"""Demonstration: cluster closures and exact Lloyd on the data set of the package.
 
-A method is run once and leaves a ``Run``; a table and a picture are made from the runs.
+Each method runs once and returns a ``Run``; the table and the picture are made from the runs.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ LLOYD_ITERATIONS = 25
 
 
 class Run(NamedTuple):
-    """What one method reached, and how it got there. Distortions are means over the points."""
+    """Result of one method. Distortions are means over the points."""
 
     method: str
-    seconds: float  # of the whole fit
+    seconds: float  # total
     distortion: float
     curve: list[tuple[float, float]]  # seconds since the fit began and distortion, per iteration
 
@@ -34,7 +34,7 @@ class Run(NamedTuple):
 def prepare_kernels(X: NDArray[Any], n_clusters: int, *, seed: int, n_threads: int | None) -> float:
     """Compile the kernels, or load them from the cache; return the seconds it took.
 
-    The first two iterations of the very fit that follows call all the kernels that it needs.
+    Two iterations of the fit that follows call all kernels that it needs.
     """
     begin = perf_counter()
     _fit(ClosureKMeans(n_clusters=n_clusters, max_iter=2, random_state=seed, n_threads=n_threads), X)
@@ -42,7 +42,7 @@ def prepare_kernels(X: NDArray[Any], n_clusters: int, *, seed: int, n_threads: i
 
 
 def _fit(model: ClosureKMeans, X: NDArray[Any]) -> None:
-    """Fit, and do not go on if the user has had enough."""
+    """Fit; raise KeyboardInterrupt if it was interrupted."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "interrupted", RuntimeWarning)
         model.fit(X)
@@ -58,7 +58,7 @@ def run_closures(
     n_threads: int | None,
     on_iteration: Callable[[float], None],
 ) -> Run:
-    """Fit ``ClosureKMeans``; ``on_iteration`` is given the distortion after every iteration."""
+    """Fit ``ClosureKMeans``; calls ``on_iteration`` with the distortion after every iteration."""
     curve: list[tuple[float, float]] = []
 
     def record(iteration: Iteration) -> None:
@@ -81,9 +81,9 @@ def run_lloyd(
 ) -> Run:
     """Run scikit-learn's exact Lloyd from random rows.
 
-    It keeps no history, and a fit of a single iteration assigns the points twice. So the fit is timed in
-    one piece, the distortions are collected in a second pass off the clock, one iteration at a time, and
-    the iterations, which all cost the same, share the time equally.
+    scikit-learn records no history, and a fit of one iteration assigns the points twice. Therefore one complete fit is
+    timed; a second, untimed pass of single iterations collects the distortions, and the time is divided equally between
+    the iterations.
     """
     X = X.astype(np.float32)
     centers = X[np.random.default_rng(seed).choice(len(X), n_clusters, replace=False)]
@@ -107,7 +107,7 @@ def _lloyd(centers: NDArray[np.float32], max_iter: int) -> KMeans:
 
 
 def format_table(runs: list[Run]) -> str:
-    """Set the runs out as a table; the last one is what the others are compared with."""
+    """Format the runs as a table, relative to the last one."""
     width = max(len(run.method) for run in runs)
     lines = [f"{'method':{width}}  iterations  seconds  distortion  relative"]
     lines += [
@@ -119,7 +119,7 @@ def format_table(runs: list[Run]) -> str:
 
 
 def draw_runs(runs: list[Run], title: str, path: Path) -> None:
-    """Draw distortion against time into a file; the first run is the one that stands out."""
+    """Plot distortion over time into a file; the first run is highlighted."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.ticker import LogLocator

@@ -1,4 +1,4 @@
-"""What decides the last bits of a result besides the data, the parameters and the seed: processor, BLAS, versions."""
+"""Environment that determines the last bits of a result, in addition to data, parameters and seed."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import numpy as np
 
 from closure_kmeans.blas import blas_libraries
 
-# The packages that compute.
+# Packages that affect results.
 PACKAGES = ("closure_kmeans", "numpy", "scipy", "sklearn", "numba", "llvmlite")
 
 
 def environment() -> dict[str, str]:
-    """What two processes must have in common for the same fit to end in the same bits."""
+    """Processor, BLAS and versions; the same fit gives identical bits in processes where these are equal."""
     versions = {name: str(import_module(name).__version__) for name in PACKAGES}
     return {"processor": _processor(), "BLAS": _blas()} | versions
 
 
 def _processor() -> str:
-    """The processor that Numba compiles for, with a checksum of the instructions that Numba and NumPy use."""
-    registry = import_module("numba.core.registry")  # Numba takes a third of a second to import
+    """Processor that Numba compiles for, with a checksum of the instruction sets of Numba and NumPy."""
+    registry = import_module("numba.core.registry")  # Numba takes 0.3 s to import
     system, name, features = registry.cpu_target.target_context.codegen().magic_tuple()
     instructions = f"{features} {np.show_config(mode='dicts').get('SIMD Extensions')}"
     return f"{name} ({system}), instructions {zlib.crc32(instructions.encode()):08x}"
 
 
 def _blas() -> str:
-    """The BLAS of NumPy and SciPy, not those that other packages may have brought into the process."""
+    """BLAS libraries of NumPy and SciPy, without BLAS libraries of other packages in the process."""
     found = {
         " ".join(str(library[key]) for key in ("internal_api", "version", "architecture") if key in library)
         for library in (controller.info() for controller in blas_libraries())
@@ -40,6 +40,6 @@ def _blas() -> str:
 
 
 def _package(file: Path) -> str | None:
-    """The installed package that a library belongs to (``numpy.libs`` is NumPy's); none for one of the system."""
+    """Installed package of a library file (``numpy.libs`` is NumPy's); None for system libraries."""
     folders = (inside for folder, inside in pairwise(file.parts) if folder in ("site-packages", "dist-packages"))
     return next((inside.partition(".")[0] for inside in folders), None)

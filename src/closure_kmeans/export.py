@@ -1,6 +1,6 @@
-"""A model for other tools: a FAISS index, lists of members, a table for viewers of embeddings.
+"""Export of models: FAISS index, lists of members, table for embedding viewers.
 
-Centres, labels and distances are plain arrays, and ``save_vectors`` or ``numpy.save`` writes them.
+Centres, labels and distances are plain arrays; write them with ``save_vectors`` or ``numpy.save``.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
     from closure_kmeans.vectors import Vectors
 
-# Centres from which on FAISS finds the nearest by a graph, and the links of each centre in it.
+# Number of centres from which the FAISS index uses an HNSW graph, and its links per centre.
 GRAPH_FROM, GRAPH_LINKS = 20_000, 32
 
 
 class Members(NamedTuple):
-    """The rows of each cluster, as compressed sparse rows."""
+    """Rows of each cluster, as compressed sparse rows."""
 
-    rows: NDArray[np.int32]  # (n,) cluster after cluster, in their order
+    rows: NDArray[np.int32]  # (n,) cluster after cluster, ascending
     starts: NDArray[np.int64]  # (k + 1,) cluster c holds rows[starts[c]:starts[c + 1]]
 
 
 def list_members(labels: ArrayLike, n_clusters: int) -> Members:
-    """The rows of each cluster.
+    """Rows of each cluster.
 
     >>> members = list_members([1, 0, 1], n_clusters=3)
     >>> members.rows.tolist(), members.starts.tolist()
@@ -62,14 +62,14 @@ def save_members(path: str | os.PathLike[str], labels: ArrayLike, n_clusters: in
 
 
 def to_faiss(model: BaseKMeans, *, graph: bool | None = None) -> Any:
-    """A FAISS index whose lists are the clusters: ``IndexIVFFlat``, trained and empty.
+    """FAISS index whose inverted lists are the clusters: ``IndexIVFFlat``, trained and empty.
 
     Parameters
     ----------
     model : fitted estimator
-        Its centres become the lists, in float32, which is all that FAISS has.
+        Its centres become the coarse quantizer, in float32.
     graph : bool, default=None
-        Whether the nearest lists are found by a graph (``IndexHNSWFlat``) and not by comparing all; by default from
+        Whether the coarse quantizer is an HNSW graph (``IndexHNSWFlat``) instead of exhaustive search; by default from
         20,000 centres on.
 
     Examples
@@ -91,7 +91,7 @@ def to_faiss(model: BaseKMeans, *, graph: bool | None = None) -> Any:
     quantizer.add(centers)
     index = faiss.IndexIVFFlat(quantizer, n_features, n_clusters)
     index.is_trained = True
-    # The index holds a pointer: it must keep what the pointer points to alive.
+    # The index has only a pointer to the quantizer: keep it alive.
     index.referenced_objects = [quantizer]
     return index
 
@@ -112,7 +112,7 @@ def save_faiss(path: str | os.PathLike[str], model: BaseKMeans, *, graph: bool |
     with replacing(Path(path)) as beside:
         try:
             library("faiss", "faiss", "an index of FAISS").write_index(index, str(beside))
-        except RuntimeError as error:  # a line of its source, and at the end the reason, in parentheses
+        except RuntimeError as error:  # FAISS ends the message with the reason in parentheses
             reason = str(error).rpartition("(")[2].rstrip(")")
             raise OSError(errno.ENOSPC if reason == os.strerror(errno.ENOSPC) else errno.EIO, reason) from error
 
@@ -123,10 +123,10 @@ def save_table(
     labels: NDArray[np.int32],
     distances: NDArray[np.float64],
 ) -> None:
-    """Write a Parquet file that viewers of embeddings open.
+    """Write a Parquet file for embedding viewers.
 
-    A row for each vector: ``id``, ``cluster``, ``distance`` to its centre (not squared), ``x`` and ``y`` on a map of
-    the first two principal components, and the ``vector`` itself, in the precision that it is computed in.
+    Columns: ``id``, ``cluster``, ``distance`` to the centre (not squared), ``x`` and ``y`` in the first two principal
+    components, and ``vector``, in the precision of the computation.
 
     >>> import pyarrow.parquet
     >>> from tempfile import TemporaryDirectory
@@ -159,7 +159,7 @@ def save_table(
     n_rows = rows_per_block(X[:1])
     with (
         replacing(Path(path)) as beside,
-        beside.open("wb") as file,  # closed whatever happens, which the writer's own would not be
+        beside.open("wb") as file,  # closes the file after an error, too
         parquet.ParquetWriter(file, table_of(slice(0, 1)).schema) as writer,
     ):
         for first in range(0, len(X), n_rows):
@@ -167,7 +167,7 @@ def save_table(
 
 
 def _map(X: NDArray[Any] | Vectors, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The mean of a sample of rows, and the two directions in which it spreads most; zeros where there is none."""
+    """Mean of a sample of rows and its first two principal axes, zero where missing."""
     sample = np.asarray(X[:: -(-len(X) // DATA_SAMPLE)]).astype(dtype)
     mean = sample.mean(axis=0)
     axes = np.zeros((X.shape[1], 2), dtype)

@@ -1,4 +1,4 @@
-"""What all readers and writers of files share: their one error, whole files or none, maps, and optional libraries."""
+"""File helpers: the common error, atomic replacement, checks of memory maps, optional libraries."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from uuid import uuid4
 
 
 class FileFormatError(ValueError):
-    """A file is not what it should be: cut, damaged or of another kind. The message names the file and the rule."""
+    """A file is truncated, damaged or of another kind. The message states the file and the rule."""
 
 
 @contextmanager
 def reading(path: Path | str, kind: str) -> Iterator[None]:
-    """Turn whatever another library raises about a file into our own error."""
+    """Convert any exception that a library raises about a file to ``FileFormatError``."""
     try:
         yield
     except FileFormatError:
@@ -32,7 +32,7 @@ def reading(path: Path | str, kind: str) -> Iterator[None]:
 
 
 def file_size(path: Path, minimum: int) -> int:
-    """The size of a file that must have at least so many bytes."""
+    """Size of a file, which must be at least ``minimum`` bytes."""
     size = path.stat().st_size
     if not path.is_file():
         raise FileFormatError(f"'{path}' must be a file")
@@ -43,13 +43,13 @@ def file_size(path: Path, minimum: int) -> int:
 
 
 def check_room(sizes: dict[Path, int]) -> None:
-    """Check before long work that files of so many bytes will fit on their disks, beside those that they replace."""
+    """Check before long work that files of these sizes fit on their disks, in addition to the files they replace."""
     needed: dict[int, int] = {}
     for path, n_bytes in sizes.items():
         folder = path.resolve().parent
         disk, usage = folder.stat().st_dev, shutil.disk_usage(folder)
         needed[disk] = needed.get(disk, 0) + n_bytes
-        if needed[disk] > usage.free and usage.total > 0:  # some network file systems do not tell, and have 0
+        if needed[disk] > usage.free and usage.total > 0:  # some network file systems report 0
             others = "" if needed[disk] == n_bytes else f", {needed[disk]:,} with the other files to write"
             raise OSError(
                 errno.ENOSPC, f"'{path}' needs {n_bytes:,} bytes{others}, but '{folder}' has {usage.free:,} free"
@@ -58,10 +58,10 @@ def check_room(sizes: dict[Path, int]) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` to write to. At the end the new file takes the place of the old one, whole or not at all.
+    """Replace a file atomically: yields a temporary path in the same folder, which is renamed to ``path`` at the end.
 
-    If anything goes wrong the old file stays as it was, and the new one is removed. A link stays a link; a folder or a
-    device is not replaced.
+    On an error the old file is unchanged and the temporary one is removed. A symbolic link is kept and its target is
+    replaced. Folders and devices are not replaced.
     """
     target = path.resolve()
     if not target.parent.is_dir():
@@ -71,7 +71,7 @@ def replacing(path: Path) -> Iterator[Path]:
     beside = target.with_name(f".{target.name}.{uuid4().hex[:8]}{target.suffix}")
     try:
         beside.touch(exist_ok=False)
-        mode = beside.stat().st_mode  # the user's own, whatever a library makes of it
+        mode = beside.stat().st_mode  # libraries may change it
         yield beside
         beside.chmod(mode)
         _sync(beside)
@@ -86,17 +86,17 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def map_of(array: Any) -> Any:
-    """The memory map that an array is a view of, or None; a copy of a map has none."""
+    """Memory map that an array is a view of, or None."""
     while array is not None and getattr(array, "_mmap", None) is None:
         array = getattr(array, "base", None)
     return array
 
 
 def check_uncut(array: Any) -> None:
-    """Raise if the file of a memory map has shrunk: reading beyond its end would end the process by SIGBUS.
+    """Raise if the file of a memory map has shrunk: reading beyond its end would kill the process by SIGBUS.
 
-    Called before each block of rows that is read; takes about a microsecond. A file that shrinks within a block is
-    not noticed in time.
+    Called before each block of rows; takes about a microsecond. A file that shrinks while a block is read is not
+    detected.
     """
     mapped = map_of(array)
     if mapped is None:
@@ -111,14 +111,14 @@ def check_uncut(array: Any) -> None:
 
 
 def unfinished(path: Path) -> Iterator[Path]:
-    """What kills have left behind of files that were to take the place of ``path``."""
+    """Temporary files that killed processes left while replacing ``path``."""
     return path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 8}{escape(path.suffix)}")
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the entries of a folder, to the disk."""
     if path.is_dir() and os.name == "nt":
-        return  # Windows opens no folders
+        return  # Windows cannot open folders
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(handle)
@@ -127,7 +127,7 @@ def _sync(path: Path) -> None:
 
 
 def library(name: str, extra: str, purpose: str) -> Any:
-    """Import a library that only one part of the package needs."""
+    """Import an optional dependency."""
     try:
         return import_module(name)
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""What LLVM can say and Numba has no word for: to ask for memory, to take some of many, to keep a product in registers.
+"""LLVM operations that Numba does not expose: prefetch, vector compress, products in registers.
 
-Each is a Python function that says what it does, and what compiled code does instead.
+Each is a Python function that defines the operation, with an overload that emits LLVM instructions in compiled code.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from numba.extending import intrinsic, overload
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-# The arguments of LLVM's instruction: for reading, into the nearest cache, data.
+# Arguments of ``llvm.prefetch``: for reading, into the nearest cache, data.
 READ, NEAREST, DATA = 0, 3, 1
 
-# Bytes of the vectors that the processor at hand computes with, or that compiled code is told to make do with.
+# Width in bytes of the vector registers of the host processor, or of the features that NUMBA_CPU_FEATURES allows.
 FEATURES = config.CPU_FEATURES if config.CPU_FEATURES is not None else get_host_cpu_features()
 VECTOR_BYTES = 64 if "+avx512f" in FEATURES else 32 if "+avx" in FEATURES else 16
-# Rows of a tile, each a vector of sums in a register: enough for sums to be ready when they are added to again, few
-# enough for the sixteen registers that most processors have.
+# Rows of a tile; each has one vector of sums in a register. Enough of them to hide the latency of the addition, few
+# enough for the sixteen registers of most processors.
 TILE_ROWS = 12
-# Numbers that are compared, and taken or left, at once; and whether the processor can.
+# Numbers that are compared and compressed at once, and whether the processor has the instruction.
 GROUP = 8
 CAN_TAKE = "+avx512vl" in FEATURES
 
 
 def numbers_per_vector(array: Array) -> int:
-    """How many of an array's numbers a vector has. Compiled code knows it beforehand; ``itemsize`` is looked up."""
+    """Numbers of the array's type in one vector; a constant in compiled code."""
     return VECTOR_BYTES // array.itemsize
 
 
 def prefetch(rows: Any, i: int, byte: int) -> None:
-    """Fetch the cache line that holds a byte of ``rows[i]``, without waiting for it."""
+    """Prefetch the cache line that holds a byte of ``rows[i]``."""
 
 
 def turn_rows(rows: Array, panel: Array) -> None:
-    """Rows, as many as a vector has numbers, as the columns of a panel."""
+    """Transpose one vector's worth of rows into the columns of a panel."""
     panel[:] = rows.T
 
 
@@ -58,19 +58,18 @@ def score_tile(
     choice: Array,
     stays: Array,
 ) -> None:
-    """The squared distances of ``TILE_ROWS`` rows to a panel of centres, and the best of them times their factors.
+    """Score ``TILE_ROWS`` rows against a panel of centres: keep the lowest product of squared distance and factor.
 
-    A panel has as many centres as a vector has numbers, one a column; they are the candidates from ``first`` on. Each
-    column of ``best`` and ``choice`` is improved by the candidate in that column, except that a row's ``own`` candidate
-    does not count: the distance to it goes to its column of ``stays``. ``factors`` has a line for each row, or one for
-    all.
+    A panel has one centre a column, as many as a vector has lanes: the candidates from ``first`` on. Each column of
+    ``best`` and ``choice`` is updated with the candidate in that column, except a row's ``own`` candidate, whose
+    squared distance goes to its column of ``stays``. ``factors`` has one line for each row, or one for all rows.
     """
     candidates = slice(first, first + panel.shape[1])
     ids = np.arange(candidates.start, candidates.stop)
     distances = norms[:, np.newaxis] + center_norms[candidates] - 2 * (rows @ panel)
     is_own = ids == own[:, np.newaxis]
     stays[is_own] = distances[is_own]
-    with np.errstate(invalid="ignore"):  # a factor of zero times infinity, which fills up the last panel: not chosen
+    with np.errstate(invalid="ignore"):  # a factor of zero times an infinite norm, in unused columns
         scores = np.where(is_own, np.inf, factors[:, candidates] * distances)
     better = scores < best
     best[better] = scores[better]
@@ -78,45 +77,45 @@ def score_tile(
 
 
 def near_tile(centers: Array, first: int, norms: Array, panel: Array, limits: Array, bits: Array) -> None:
-    """Which of ``TILE_ROWS`` centres, those from ``first`` on, score no more than the limit of each column of a panel.
+    """Mark which of ``TILE_ROWS`` centres, from ``first`` on, score no more than the limit of each column of a panel.
 
-    A score is a squared distance less the squared norm of the column, which all its scores have in common. A panel has
-    as many columns as a vector has numbers. ``norms`` are those of the tile. Each centre gets a bit for every column,
-    which is set unless the score is above the limit: it is set for a score that is no number, because it overflowed.
+    Scores are ‖c‖² − 2 x·c, the squared distance without ‖x‖². ``norms`` are the centres' squared norms. ``bits`` holds
+    a bit mask for each centre with one bit for each column. The bit is set unless the score exceeds the limit; so it is
+    set if the score overflowed to NaN.
     """
     scores = norms[:, np.newaxis] - 2 * (centers[first : first + TILE_ROWS] @ panel)
     bits[:] = [sum(1 << column for column in np.flatnonzero(~(score > limits))) for score in scores]
 
 
 def take_lowest(best: Array, choice: Array, lowest: Array, chosen: Array) -> None:
-    """The lowest score in each row of a tile, and its choice: of equal ones the smallest."""
+    """Lowest score in each row of a tile, and its choice; the smallest choice of equal scores."""
     lowest[:] = best.min(axis=1)
     chosen[:] = np.where(best == lowest[:, np.newaxis], choice, np.iinfo(np.int32).max).min(axis=1)
 
 
 def in_groups(size: int) -> int:
-    """How many of so many numbers to take group by group, and not one by one.
+    """How many of ``size`` numbers to process in groups; the rest is processed one by one.
 
-    Compiled code takes none that way where the processor has no instruction for it.
+    In compiled code 0 if the processor has no compress instruction.
     """
     return size - size % GROUP
 
 
 def less(values: Array, first: int, bound: Any) -> int:
-    """Which of a group of values, that from ``first`` on, are less than a bound: a bit for each. NaN is not."""
+    """Bit mask of the values of the group at ``first`` that are less than a bound; false for NaN."""
     return sum(1 << i for i in range(GROUP) if values[first + i] < bound)
 
 
 def more(values: Array, first: int, bound: Any) -> int:
-    """Which of a group of values are more than a bound. NaN is not."""
+    """Bit mask of the values of the group at ``first`` that are greater than a bound; false for NaN."""
     return sum(1 << i for i in range(GROUP) if values[first + i] > bound)
 
 
 def take_group(numbers: Array, first: int, bits: int, out: Array, place: int) -> int:
-    """Put those of a group of numbers whose bits are set to ``out``, from a place on; how many they are.
+    """Compress: store the numbers of a group whose bits are set contiguously at ``out[place]``; return how many.
 
-    All ``GROUP`` numbers from there on are overwritten, the others by anything. ``out`` may be ``numbers``, if the
-    place is not behind ``first``: the group is read before.
+    All ``GROUP`` numbers there are overwritten, the rest with arbitrary values. ``out`` may be ``numbers`` if ``place
+    <= first``: the group is read first.
     """
     group = numbers[first : first + GROUP].copy()
     taken = [number for i, number in enumerate(group) if bits >> i & 1]
@@ -125,13 +124,13 @@ def take_group(numbers: Array, first: int, bits: int, out: Array, place: int) ->
 
 
 def emit_prefetch(_typing: Any, rows: Any, i: Any, byte: Any) -> Any:
-    """LLVM's instruction on the address of the byte."""
+    """Emit ``llvm.prefetch`` for the address of the byte."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(rows)(context, builder, arguments[0])
         row, offset = (context.cast(builder, *pair, types.intp) for pair in zip(arguments[1:], (i, byte), strict=True))
         pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        begin = cgutils.get_item_pointer(context, builder, rows, array, [row, row.type(0)])  # rows may be apart
+        begin = cgutils.get_item_pointer(context, builder, rows, array, [row, row.type(0)])  # rows may be strided
         address = builder.gep(builder.bitcast(begin, pointer), [offset])
         instruction = builder.module.declare_intrinsic(
             "llvm.prefetch", (pointer,), ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
@@ -143,7 +142,7 @@ def emit_prefetch(_typing: Any, rows: Any, i: Any, byte: Any) -> Any:
 
 
 def emit_turn_rows(_typing: Any, rows: Any, panel: Any) -> Any:
-    """A square of values at a time, in registers: blocks of one value, then of two, and so on, change places."""
+    """Emit the transpose of one square at a time, in registers: swap blocks of size one, two, four and so on."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         rows, panel = read_arguments(context, builder, signature, arguments)
@@ -163,7 +162,7 @@ def emit_turn_rows(_typing: Any, rows: Any, panel: Any) -> Any:
                 for r in range(lanes):
                     if not r & size:
                         upper, lower = square[r], square[r + size]
-                        # Values of the second vector are those from ``lanes`` on.
+                        # In the shuffle mask, indices from ``lanes`` on refer to the second vector.
                         square[r] = vectors.pick(
                             upper, lower, [c + (lanes - size) * bool(c & size) for c in range(lanes)]
                         )
@@ -195,7 +194,7 @@ def emit_score_tile(
     choice: Any,
     stays: Any,
 ) -> Any:
-    """All sums of the tile in registers, while one dimension after the other is added to them; then the scores."""
+    """Emit a tile product whose sums stay in registers, followed by the scores."""
     kinds = (rows, norms, own, panel, center_norms, factors, first, best, choice, stays)
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -228,7 +227,7 @@ def emit_score_tile(
 
 
 def emit_near_tile(_typing: Any, centers: Any, first: Any, norms: Any, panel: Any, limits: Any, bits: Any) -> Any:
-    """All products of the tile in registers, and one comparison for each centre."""
+    """Emit a tile product in registers and one vector comparison for each centre."""
     kinds = (centers, first, norms, panel, limits, bits)
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -247,7 +246,7 @@ def emit_near_tile(_typing: Any, centers: Any, first: Any, norms: Any, panel: An
 
 
 def emit_products(builder: Any, vectors: Vectors, rows: Any, first: Any, panel: Any) -> list[Any]:
-    """The products of a tile, the rows from ``first`` on, and a panel: dimension by dimension, all in registers."""
+    """Emit the products of a tile, the rows from ``first`` on, and a panel; one feature at a time, in registers."""
     index = first.type
     n_features = builder.extract_value(panel.shape, 0)
     begin = builder.mul(first, n_features)
@@ -262,7 +261,7 @@ def emit_products(builder: Any, vectors: Vectors, rows: Any, first: Any, panel: 
 
 
 def emit_take_lowest(_typing: Any, best: Any, choice: Any, lowest: Any, chosen: Any) -> Any:
-    """Halves of vectors are compared until one value is left."""
+    """Emit a horizontal minimum: the halves of a vector are compared until one value is left."""
     kinds = (best, choice, lowest, chosen)
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -284,12 +283,12 @@ def emit_take_lowest(_typing: Any, best: Any, choice: Any, lowest: Any, chosen: 
 
 
 def always(number: int) -> Any:
-    """What an overload returns for a value that is known when code is compiled."""
+    """Overload of a function whose value is known at compile time."""
     return lambda array: number
 
 
 def emit_comparison(operator: str) -> Any:
-    """One comparison of vectors, whose bits are the result. NaN compares false."""
+    """Emit one vector comparison whose bits are returned. NaN compares false."""
 
     def emit_bits(_typing: Any, values: Any, first: Any, bound: Any) -> Any:
         if not isinstance(bound, types.Float):
@@ -309,7 +308,7 @@ def emit_comparison(operator: str) -> Any:
 
 
 def emit_take_group(_typing: Any, numbers: Any, first: Any, bits: Any, out: Any, place: Any) -> Any:
-    """LLVM's instruction for it, and a store of the whole vector: on some processors, to store a part takes longer."""
+    """Emit a vector compress and a store of the whole vector; masked stores are slower on some processors."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         numbers, first, bits, out, place = read_arguments(context, builder, signature, arguments)
@@ -322,9 +321,9 @@ def emit_take_group(_typing: Any, numbers: Any, first: Any, bits: Any, out: Any,
 
 
 def read_arguments(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
-    """The arguments of a call: arrays, to reach their memory and shape, places as whole numbers, and other numbers.
+    """Arguments of a call: arrays as structures with data and shape, integers cast to intp, floats unchanged.
 
-    Arrays must lie in memory number after number, in C order.
+    Arrays must be C-contiguous.
     """
     for kind in signature.args:
         if isinstance(kind, types.Array) and kind.layout != "C":
@@ -340,7 +339,7 @@ def read_arguments(context: Any, builder: Any, signature: Any, arguments: Any) -
 
 
 class Vectors:
-    """Short words for vectors of numbers of a kind, in the code that a builder writes."""
+    """Short names for operations on vectors of one type, emitted by a builder."""
 
     def __init__(self, builder: Any, number: Any, lanes: int | None = None) -> None:
         self._builder = builder
@@ -350,22 +349,22 @@ class Vectors:
         self._kind = ir.VectorType(number, self.lanes)
 
     def constant(self, *values: float) -> Any:
-        """The vector of some values, or of one for all."""
+        """Vector of constants: the given values, or one value in every lane."""
         return ir.Constant(self._kind, list(values) if len(values) > 1 else [values[0]] * self.lanes)
 
     def spread(self, value: Any) -> Any:
-        """The vector that has a value in each place."""
+        """Broadcast a value to every lane."""
         undefined, place = ir.Constant(self._kind, ir.Undefined), ir.IntType(32)
         alone = self._builder.insert_element(undefined, value, place(0))
         return self._builder.shuffle_vector(alone, undefined, ir.Constant(ir.VectorType(place, self.lanes), None))
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        """The vector a b + c, by one instruction where there is one."""
+        """The vector a b + c, fused where the processor can."""
         product = self._builder.fmul(a, b, flags=("contract",))
         return self._builder.fadd(product, c, flags=("contract",))
 
     def lowest(self, vector: Any, compare: Any) -> Any:
-        """The lowest value of a vector."""
+        """Horizontal minimum of a vector."""
         lanes = self.lanes
         while lanes > 1:
             lanes //= 2
@@ -374,12 +373,12 @@ class Vectors:
         return self._builder.extract_element(vector, ir.IntType(32)(0))
 
     def pick(self, first: Any, second: Any, places: Sequence[int]) -> Any:
-        """The vector of the values at some places of two vectors, those of the second after those of the first."""
+        """Shuffle: the values at some places of the concatenation of two vectors."""
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), list(places))
         return self._builder.shuffle_vector(first, second, mask)
 
     def compress(self, vector: Any, bits: Any) -> Any:
-        """The values of a vector whose bits are set, one after the other; anything may follow them."""
+        """Compress: the values whose bits are set, contiguously; arbitrary values follow."""
         chosen = ir.VectorType(ir.IntType(1), self.lanes)
         kind = ir.FunctionType(self._kind, [self._kind, chosen, self._kind])
         letter = "i" if isinstance(self.number, ir.IntType) else "f"
@@ -388,15 +387,15 @@ class Vectors:
         return self._builder.call(function, [vector, self._builder.bitcast(bits, chosen), vector])
 
     def load_one(self, array: Any, place: Any) -> Any:
-        """A value of an array, by its place in memory."""
+        """Load the value at an offset of an array."""
         return self._builder.load(self._builder.gep(array.data, [place]))
 
     def load(self, array: Any, place: Any) -> Any:
-        """As many values of an array as a vector has, from a place in memory on."""
+        """Load a vector at an offset of an array."""
         return self._builder.load(self._address(array, place), align=self._bytes)
 
     def store(self, vector: Any, array: Any, place: Any) -> None:
-        """Put a vector there."""
+        """Store a vector at an offset of an array."""
         self._builder.store(vector, self._address(array, place), align=self._bytes)
 
     def _address(self, array: Any, place: Any) -> Any:

@@ -1,11 +1,12 @@
-"""Every compiled function of the method, and nothing else.
+"""Compiled kernels of the method: rows, partition trees, closure assignment, search among centres, update.
 
-All are serial and release the GIL. Those that threads call take a range of rows, leaves, nodes or clusters as their
-last two arguments and write nothing that another range reads, so that ranges may run in any order and on any number
-of threads. Each has a slow, obvious twin in ``tests/reference.py``.
+All are serial and release the GIL. A kernel that threads call takes a range of rows, leaves, nodes or clusters as its
+last two arguments and writes nothing that another range reads, so ranges may run in any order and on any number of
+threads. The tests compare kernels, alone or through their callers, with slow definitions, most of them in
+``tests/reference.py``.
 
-``offset`` is subtracted from every row as it is loaded: it keeps the products of data far from the origin accurate,
-and data of one byte or two per value is widened a row at a time, in the cache, never as a whole.
+``offset`` is subtracted from every row as it is loaded. It keeps products accurate for data far from the
+origin. Values of one or two bytes are converted one row at a time, in the cache; there is no float copy of the data.
 """
 
 from __future__ import annotations
@@ -46,32 +47,33 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # Reductions may be reordered, so that they vectorise; NaN and infinity keep their meaning.
 FAST_FLOATS = {"reassoc", "contract", "nsz"}
 
-# The principal direction of a node: this many steps capture 99 % of the variance that the converged one does.
+# Lanczos steps for the principal direction of a node. They capture 99 % of the variance along the converged one.
 LANCZOS_STEPS = 5
-# Squarings of a small matrix after which its largest eigenvalue stands alone.
+# Squarings of a small matrix until its largest eigenvalue dominates.
 EIGENVECTOR_SQUARINGS = 10
-# Of rows that are equally far from the mean but for rounding, the first counts as the farthest.
+# Norms within this factor count as equal when the farthest row is chosen, so that rounding does not choose it.
 NEARLY_EQUAL = 1 + 1e-5
 
-# Of so many values and more, a sample of them shows which are about where a rank is: two of it, so far from its own.
+# From MANY_VALUES values on, select_rank first takes a sorted sample of RANK_SAMPLE values and keeps the values between
+# its order statistics RANK_MARGIN below and RANK_MARGIN above the rank (Floyd–Rivest).
 MANY_VALUES = 512
 RANK_SAMPLE = 32
 RANK_MARGIN = 5
 
-# All bits of a group.
+# Bit mask with all bits of a group set.
 WHOLE_GROUP = (1 << GROUP) - 1
 
-# Rounding of a product in units of the precision: a move must gain more than this to count as one.
+# Bound on the rounding error of a product, in units of eps. A move must gain more than this.
 SLACK = 8
-# What float32 can tell from zero.
+# The smallest normal float32.
 TINY = float(np.finfo(np.float32).tiny)
 
-# How far ahead rows are asked for, and how many bytes of each: the rest of a long row follows by itself.
+# Prefetch: rows ahead, and bytes of each. The hardware prefetcher fetches the rest of a long row.
 ROWS_AHEAD = 32
 BYTES_AHEAD = 512
 CACHE_LINE = 64
 
-# Rows and centres in one product of the exact search: both stay in the second-level cache.
+# Rows and centres in one matrix product of the exact search; both fit into the second-level cache.
 SEARCH_ROWS = 256
 SEARCH_CENTERS = 512
 
@@ -80,7 +82,7 @@ watch_compiler()
 
 
 def kernel(function: Function) -> Function:
-    """Compile for the processor at hand on first use, and keep the result on disk."""
+    """Compile for the host processor on first use, and cache the result on disk."""
     compiled = njit(nogil=True, error_model="numpy", fastmath=FAST_FLOATS)(function)
     keep_on_disk(compiled)
     return cast(Function, compiled)
@@ -91,11 +93,11 @@ def kernel(function: Function) -> Function:
 
 @kernel
 def widen(value: Any) -> Any:
-    """A stored value as a number: float16 is stored as its bits, for want of a type in compiled code."""
+    """Convert a stored value to a number. float16 is stored as its bits: Numba has no float16."""
     if isinstance(value, np.uint16):
         magnitude = (np.uint32(value) & np.uint32(0x7FFF)) << np.uint32(13)
         sign = (np.uint32(value) & np.uint32(0x8000)) << np.uint32(16)
-        # The exponent's bias differs by 112; multiplying corrects it, for subnormal numbers too.
+        # The exponent biases differ by 112. Multiplying by 2^112 corrects this for subnormal numbers, too.
         return np.uint32(magnitude | sign).view(np.float32) * np.float32(2.0**112)
     else:
         return value
@@ -103,7 +105,7 @@ def widen(value: Any) -> Any:
 
 @kernel
 def load_row(rows: Array, i: int, offset: Array, out: Array, place: int) -> Any:
-    """Row ``i``, shifted by the offset, into row ``place`` of ``out`` and in its precision; its squared norm."""
+    """Load row ``i`` less the offset into ``out[place]``, in the precision of ``out``; return its squared norm."""
     number = out.dtype.type
     norm = number(0)
     for t in range(offset.shape[0]):
@@ -115,9 +117,9 @@ def load_row(rows: Array, i: int, offset: Array, out: Array, place: int) -> Any:
 
 @kernel
 def measure_rows(rows: Array, offset: Array, shifted: Array, norms: Array, in_bytes: Array) -> bool:
-    """Rows shifted by the offset, and their squared norms; ``in_bytes``, unless it is empty, gets the rows themselves.
+    """Rows less the offset, and their squared norms; ``in_bytes``, unless it is empty, gets the rows as uint8.
 
-    Returns whether it holds them: whether all values are whole numbers from 0 to 255.
+    Returns whether ``in_bytes`` holds them, so whether all values are whole numbers from 0 to 255.
     """
     fits: bool = in_bytes.shape[0] > 0
     for i in range(rows.shape[0]):
@@ -134,14 +136,14 @@ def measure_rows(rows: Array, offset: Array, shifted: Array, norms: Array, in_by
 
 @kernel
 def fetch_ahead(rows: Array, order: Array, place: int) -> None:
-    """Ask for the row that will be read some places later, when rows are read in a given order."""
+    """Prefetch the row that is read ``ROWS_AHEAD`` places later, when rows are read in a given order."""
     fetch_row(rows, order[min(place + ROWS_AHEAD, order.shape[0] - 1)])
 
 
 @kernel
 def fetch_row(rows: Array, row: int) -> None:
-    """Ask for a row."""
-    prefetch(rows, row, 0)  # of a short row there is nothing else
+    """Prefetch a row, up to its first ``BYTES_AHEAD`` bytes."""
+    prefetch(rows, row, 0)  # a short row has one cache line
     for byte in range(CACHE_LINE, min(rows.shape[1] * rows.itemsize, BYTES_AHEAD), CACHE_LINE):
         prefetch(rows, row, byte)
 
@@ -151,7 +153,7 @@ def fetch_row(rows: Array, row: int) -> None:
 
 @kernel
 def sample_rows(rows: Array, offset: Array, node: Array, draws: Array, place: int, sample: Array) -> None:
-    """A random sample of a node's rows, with repetition. Each node reads the draws from a place of its own."""
+    """Draw rows of a node at random, with replacement. Each node reads the random numbers from a place of its own."""
     for r in range(sample.shape[0]):
         draw = draws[(place + r) % draws.shape[0]]
         load_row(rows, node[int(draw * node.shape[0])], offset, sample, r)
@@ -159,10 +161,10 @@ def sample_rows(rows: Array, offset: Array, node: Array, draws: Array, place: in
 
 @kernel
 def principal_direction(sample: Array, direction: Array, products: Array) -> None:
-    """The direction of largest variance of a sample, by the Lanczos algorithm; zero if all its rows are equal.
+    """Direction of the largest variance of a sample, by the Lanczos algorithm; zero if all rows are equal.
 
-    The sample is centred in place. The algorithm starts from the row farthest from the mean, applies the scatter matrix
-    to one basis vector after the other, and finds the best direction in their span from a small matrix.
+    The sample is centred in place. The algorithm starts at the row farthest from the mean, builds an orthonormal basis
+    of the Krylov space of the scatter matrix, and returns the best direction in its span.
     """
     size, n_features = sample.shape
     farthest, largest = center_sample(sample, direction)
@@ -170,7 +172,7 @@ def principal_direction(sample: Array, direction: Array, products: Array) -> Non
         direction[:] = 0
         return
     basis = np.empty((LANCZOS_STEPS, n_features), sample.dtype)
-    scatter = np.zeros((LANCZOS_STEPS, LANCZOS_STEPS), np.float64)  # within the span: three diagonals
+    scatter = np.zeros((LANCZOS_STEPS, LANCZOS_STEPS), np.float64)  # projected onto the basis: tridiagonal
     basis[0] = sample[farthest] / np.sqrt(largest)
     n_steps = 0
     while n_steps < LANCZOS_STEPS:
@@ -185,7 +187,7 @@ def principal_direction(sample: Array, direction: Array, products: Array) -> Non
         for t in range(n_features):
             length += direction[t] * direction[t]
         length = np.sqrt(length)
-        # What is left over is rounding: the span holds all there is.
+        # The residual is rounding only: the Krylov space is exhausted.
         if n_steps == LANCZOS_STEPS or length <= SLACK * np.finfo(sample.dtype).eps * size:
             break
         scatter[step, n_steps] = scatter[n_steps, step] = length
@@ -200,7 +202,7 @@ def principal_direction(sample: Array, direction: Array, products: Array) -> Non
 
 @kernel
 def center_sample(sample: Array, mean: Array) -> tuple[int, float]:
-    """Subtract its mean from a sample; the row farthest from it, and the square of how far."""
+    """Centre a sample in place; return the row farthest from the mean and its squared distance."""
     size, n_features = sample.shape
     mean[:] = 0
     for r in range(size):
@@ -221,7 +223,7 @@ def center_sample(sample: Array, mean: Array) -> tuple[int, float]:
 
 @kernel
 def apply_scatter(sample: Array, vector: Array, scale: float, products: Array, out: Array) -> None:
-    """The scatter matrix of a centred sample, divided by ``scale``, times a vector. ``products`` is memory."""
+    """Multiply the scatter matrix of a centred sample, divided by ``scale``, by a vector. ``products`` is scratch."""
     size, n_features = sample.shape
     for r in range(size):
         product = 0.0
@@ -236,7 +238,7 @@ def apply_scatter(sample: Array, vector: Array, scale: float, products: Array, o
 
 @kernel
 def take_away(vector: Array, unit: Array) -> float:
-    """Take the part along a vector of length one away from a vector; how long it was."""
+    """Subtract from a vector its projection onto a unit vector; return the length of the projection."""
     overlap = 0.0
     for t in range(vector.shape[0]):
         overlap += vector[t] * unit[t]
@@ -247,7 +249,7 @@ def take_away(vector: Array, unit: Array) -> float:
 
 @kernel
 def top_eigenvector(matrix: Array, size: int) -> Array:
-    """The eigenvector of the largest eigenvalue of the leading part of a small positive matrix, by squaring it."""
+    """Eigenvector of the largest eigenvalue of the leading part of a small positive matrix, by repeated squaring."""
     power: Array = matrix[:size, :size].copy()
     squared = np.empty((size, size), np.float64)
     for _ in range(EIGENVECTOR_SQUARINGS):
@@ -272,10 +274,10 @@ def top_eigenvector(matrix: Array, size: int) -> Array:
 
 @kernel
 def project(rows: Array, offset: Array, node: Array, direction: Array, values: Array) -> None:
-    """The position of each of a node's rows along a direction."""
+    """Project each row of a node onto a direction."""
     number = values.dtype.type
     for i in range(node.shape[0]):
-        prefetch(rows, node[min(i + ROWS_AHEAD, node.shape[0] - 1)], 0)  # a short row is one line
+        prefetch(rows, node[min(i + ROWS_AHEAD, node.shape[0] - 1)], 0)  # the first cache line of the row
         row = node[i]
         value = number(0)
         for t in range(direction.shape[0]):
@@ -285,11 +287,11 @@ def project(rows: Array, offset: Array, node: Array, direction: Array, values: A
 
 @kernel
 def select_rank(values: Array, rank: int, kept: Array, spare: Array) -> Any:
-    """The value of a given rank, from 0. ``kept`` and ``spare``, as long as ``values``, are overwritten.
+    """Select the value of a given rank, from 0. ``kept`` and ``spare``, as long as ``values``, are overwritten.
 
-    Quickselect without a branch on the data. The pivot's equals leave in every round, so that it ends on any input. Of
-    many values, those around the rank are kept first, in one round. A group's larger values are taken before its
-    smaller ones, which may overwrite it.
+    Branch-free quickselect. Values equal to the pivot are dropped in every round, so it ends on any input. Of many
+    values, only the values around the rank are kept, in one pass. Within a group of values the larger ones are stored
+    first: the smaller ones are compressed in place and may overwrite the group.
     """
     size, n_below = 0, 0
     if values.shape[0] >= MANY_VALUES:
@@ -326,9 +328,9 @@ def select_rank(values: Array, rank: int, kept: Array, spare: Array) -> Any:
 
 @kernel
 def keep_around(values: Array, rank: int, kept: Array) -> tuple[int, int]:
-    """Keep the values between two of a sample that lie around a rank; how many are below them, and how many there are.
+    """Keep the values between two order statistics of a sample that bracket a rank.
 
-    The value of that rank is nearly always among them.
+    Returns the number of values below them and the number kept. The value of the rank is nearly always among them.
     """
     size = values.shape[0]
     sample = values[: size // RANK_SAMPLE * RANK_SAMPLE : size // RANK_SAMPLE].copy()
@@ -350,16 +352,17 @@ def keep_around(values: Array, rank: int, kept: Array) -> tuple[int, int]:
 
 @kernel
 def median(a: Any, b: Any, c: Any) -> Any:
-    """The middle one of three values."""
+    """Median of three values."""
     return max(min(a, b), min(max(a, b), c))
 
 
 @kernel
 def split_stably(node: Array, values: Array, threshold: Any, n_left: int, spare: Array) -> None:
-    """Move the ``n_left`` smallest to the front, both sides in their old order.
+    """Move the ``n_left`` smallest members to the front; both sides keep their order.
 
-    Of those equal to the threshold as many go left as are needed, first come first: any input splits evenly. Of a
-    group those that go right are taken first: the others may overwrite it.
+    Of the members equal to the threshold, the first ones go left, as many as are needed: any input splits evenly.
+    Within a group, the members that go right are stored first: the others are compressed in place and may overwrite the
+    group.
     """
     size = node.shape[0]
     n_ties = n_left
@@ -370,7 +373,7 @@ def split_stably(node: Array, values: Array, threshold: Any, n_left: int, spare:
         go_left = less(values, i, threshold)
         ties = WHOLE_GROUP & ~(go_left | more(values, i, threshold))
         while ties != 0 and n_ties > 0:
-            go_left |= ties & -ties  # the first of them
+            go_left |= ties & -ties  # lowest set bit: the first tie
             ties &= ties - 1
             n_ties -= 1
         right += take_group(node, i, ~go_left, spare, right)
@@ -404,9 +407,9 @@ def grow_nodes(
 ) -> None:
     """Split nodes ``first <= node < last`` of a tree, and their children, up to ``max_depth`` levels down.
 
-    Node ``v`` holds the leaves ``nodes[v]`` to ``nodes[v + 1]``, which hold the members that ``starts`` gives them.
-    It is split at the middle leaf, so at the median, along the principal direction of a sample of its rows. A node
-    touches its own members only, and its sample depends on nothing but its leaves.
+    Node ``v`` holds the leaves ``nodes[v] <= leaf < nodes[v + 1]``; leaf ``l`` holds ``members[starts[l]:starts[l +
+    1]]``. A node is split at its middle leaf, which is the median along the principal direction of a sample of its
+    rows. It writes only its own members, and its sample depends only on its leaves.
     """
     largest = 0
     for v in range(first, last):
@@ -459,10 +462,12 @@ def assign_leaves(
     """Closure assignment inside the leaves ``first <= leaf < last`` of one partition.
 
     All points of a leaf share one set of candidates, the clusters of its points (or all clusters, if the partition is
-    open to them), so a leaf is one small product of points and centres. A point's score is its squared distance to the
-    centre or, by Hartigan's rule, what its move there would add to the distortion; staying counts what leaving would
-    take away. A cluster's penalty is a part of all squared distances to it. ``scores`` holds the best score of each
-    point in the partitions before this one. Returns the number of pairs of point and candidate.
+    open to all), so a leaf is one small product of points and centres.
+
+    The score of a move is the squared distance plus the cluster's penalty. By Hartigan's rule it is the change of the
+    distortion per unit weight: n / (n + w) times that for the gain of the new cluster of size n, and n / (n - w) times
+    that for the loss of the present one, where w is the point's weight. ``scores`` holds the best score of each point
+    in earlier partitions. Returns the number of point-candidate pairs.
     """
     members, starts = partition.members, partition.starts
     n_clusters, n_features = clusters.centers.shape
@@ -480,7 +485,7 @@ def assign_leaves(
     sizes = np.empty(n_panels * lanes, np.float64)
     shift = np.empty(n_features, dtype)
     origin = np.empty(n_features, dtype)
-    # Of a tile of rows and, where a row has several, a column for each place in a vector.
+    # One line for each row of a tile; ``best``, ``choice`` and ``stays`` have a column for each lane of a vector.
     rows = np.zeros((TILE_ROWS, n_features), dtype)
     norms = np.zeros(TILE_ROWS, dtype)
     own = np.zeros(TILE_ROWS, np.int32)
@@ -503,7 +508,8 @@ def assign_leaves(
                 labels, members[starts[leaf] : starts[leaf + 1]], clusters.centers, slots, candidates
             )
         n_pairs += n_candidates * (starts[leaf + 1] - starts[leaf])
-        # All is taken relative to one of the centres, or nearly so: small clusters far from the offset need it.
+        # Everything is relative to a point near one of the centres. This keeps small clusters far from the offset
+        # accurate.
         for t in range(n_features):
             shift[t] = points.offset[t] + clusters.centers[candidates[0], t]
             origin[t] = shift[t] - points.offset[t]
@@ -533,7 +539,7 @@ def assign_leaves(
                         rows[r], clusters, candidates[:n_candidates], panels, own[r], weights[r], hartigan
                     )
                 else:
-                    score -= doubt  # a move must gain more than rounding could hide
+                    score -= doubt  # a move must gain more than the rounding error
                     if lowest[r] < score:
                         score, slot = np.float64(lowest[r]), chosen[r]
                 if score < scores[tile[r]]:
@@ -548,10 +554,10 @@ def assign_leaves(
 def load_candidates(
     clusters: Clusters, candidates: Array, origin: Array, panels: Array, norms: Array, sizes: Array
 ) -> int:
-    """The centres of some clusters relative to an origin, in panels; squared norms with the penalties, and sizes.
+    """Load candidate centres, relative to an origin, into panels, with sizes and squared norms plus penalties.
 
-    A panel holds a centre in each column. The last one is filled up with what no row will choose. Returns how many
-    panels there are.
+    A panel holds one centre a column. Unused columns of the last panel get infinite norms, so no row chooses them.
+    Returns the number of panels.
     """
     n_candidates, lanes = candidates.shape[0], panels.shape[2]
     n_panels: int = -(-n_candidates // lanes)
@@ -569,7 +575,7 @@ def load_candidates(
 
 @kernel
 def weigh_moves(sizes: Array, weights: Array, factors: Array) -> None:
-    """What a squared distance counts by Hartigan's rule if a row moves there: the centre comes to meet it."""
+    """Fill ``factors`` with n / (n + w), Hartigan's factor for a row of weight w moving to a cluster of size n."""
     for r in range(factors.shape[0]):
         for j in range(sizes.shape[0]):
             factors[r, j] = sizes[j] / (sizes[j] + weights[r])
@@ -577,7 +583,7 @@ def weigh_moves(sizes: Array, weights: Array, factors: Array) -> None:
 
 @kernel
 def score_stay(distance: float, size: float, weight: float, hartigan: bool) -> float:
-    """The score of a row where it is: its squared distance or, by Hartigan's rule, what leaving would take away."""
+    """Score of staying: the squared distance or, by Hartigan's rule, n / (n - w) times it."""
     distance = max(0.0, distance)
     if not hartigan:
         return distance
@@ -590,9 +596,10 @@ def score_stay(distance: float, size: float, weight: float, hartigan: bool) -> f
 def compare_each(
     row: Array, clusters: Clusters, candidates: Array, panels: Array, own: int, weight: float, hartigan: bool
 ) -> tuple[float, int]:
-    """The lowest score of a row and the candidate that has it, its own if none is lower: one by one, from differences.
+    """Lowest score of a row and its candidate, the own one if none is lower; from differences, in double precision.
 
-    For a row so near to its centre that rounding could hide the distance, because the leaf's candidates are far apart.
+    For rows whose distance to their own centre is below the rounding error of the product, as happens when the
+    candidates of a leaf are far apart.
     """
     distance = distance_to_column(row, panels, own) + clusters.penalties[candidates[own]]
     score = score_stay(distance, clusters.sizes[candidates[own]], weight, hartigan)
@@ -610,7 +617,7 @@ def compare_each(
 
 @kernel
 def distance_to_column(row: Array, panels: Array, j: int) -> float:
-    """The squared distance to a centre in the panels, in double precision."""
+    """Squared distance of a row to a centre in the panels, in double precision."""
     panel, lane = panels[j // panels.shape[2]], j % panels.shape[2]
     total = 0.0
     for t in range(row.shape[0]):
@@ -621,9 +628,9 @@ def distance_to_column(row: Array, panels: Array, j: int) -> float:
 
 @kernel
 def list_candidates(labels: Array, leaf: Array, centers: Array, slots: Array, candidates: Array) -> int:
-    """The different clusters of a leaf's points, and for each of them its place in that list; how many there are.
+    """List the distinct clusters of a leaf's points in ``candidates``, and their places in ``slots``; return how many.
 
-    Their centres are asked for.
+    Prefetches their centres.
     """
     n_candidates = 0
     for i in range(leaf.shape[0]):
@@ -642,7 +649,7 @@ def search_nearest(
 ) -> None:
     """Nearest of all centres, and the squared distance to it, for rows ``first <= row < last``.
 
-    A pure function of each row: wherever rounding could decide, it is decided by ``search_row``.
+    A pure function of each row: where rounding could decide, ``search_row`` decides.
     """
     dtype = centers.dtype
     largest_norm = center_norms.max()
@@ -669,9 +676,9 @@ def search_nearest(
 
 @kernel
 def keep_nearest(products: Array, norms: Array, first: int, best: Array, second: Array, choice: Array) -> None:
-    """Improve the best and second-best score of each column of a product, its rows being the centres from ``first`` on.
+    """Update the best and second-best score of each column of a product with its rows, the centres from ``first`` on.
 
-    A score is a squared distance less the squared norm of the column's row, which all its scores have in common.
+    Scores are ‖c‖² − 2 x·c, the squared distance without the ‖x‖² that all scores of a column share.
     """
     two = products.dtype.type(2)
     for j in range(products.shape[0]):
@@ -686,7 +693,7 @@ def keep_nearest(products: Array, norms: Array, first: int, best: Array, second:
 
 @kernel
 def search_row(row: Array, centers: Array) -> int:
-    """Nearest of all centres of one row, the first of several: one by one, in double precision."""
+    """Nearest of all centres to one row, the first of equally near ones; one by one, in double precision."""
     nearest, smallest = 0, np.inf
     for j in range(centers.shape[0]):
         distance = squared_distance(row, centers[j])
@@ -697,7 +704,7 @@ def search_row(row: Array, centers: Array) -> int:
 
 @kernel
 def plain_distance(a: Array, b: Array) -> Any:
-    """The squared distance in the precision of the arrays: within d units in the last place of the true one."""
+    """Squared distance in the precision of the arrays; its relative error is at most about d eps."""
     total = a.dtype.type(0)
     for t in range(a.shape[0]):
         difference = a[t] - b[t]
@@ -707,7 +714,7 @@ def plain_distance(a: Array, b: Array) -> Any:
 
 @kernel
 def squared_distance(a: Array, b: Array) -> float:
-    """In double precision, from the differences."""
+    """Squared distance from differences, in double precision."""
     total = 0.0
     for t in range(a.shape[0]):
         difference = np.float64(a[t]) - np.float64(b[t])
@@ -720,7 +727,7 @@ def squared_distance(a: Array, b: Array) -> float:
 
 @kernel
 def choose_cells(rows: Array, cells: Cells, chosen: Array, first: int, last: int) -> None:
-    """The cells nearest to each row, as many as ``chosen`` has columns, for rows ``first <= row < last``."""
+    """Nearest cells of each row, one for each column of ``chosen``, for rows ``first <= row < last``."""
     n_cells = cells.middles.shape[0]
     dtype = cells.middles.dtype
     two = dtype.type(2)
@@ -742,11 +749,11 @@ def choose_cells(rows: Array, cells: Cells, chosen: Array, first: int, last: int
 def take_nearest(
     row: Array, middles: Array, scores: Array, slack: Any, kept: Array, spare: Array, chosen: Array
 ) -> None:
-    """The cells whose middles are nearest to a row, as many as ``chosen`` holds; of equal ones the first.
+    """Put the cells whose middles are nearest to a row into ``chosen``, the first of equally near ones.
 
-    Scores are within ``slack`` of the truth, but for what all have in common. Cells that near the threshold, and all
-    of them if the scores overflow, are compared in double precision: a row has the same cells in any company. That of
-    the lowest score comes first, the others in any order.
+    Scores are exact to within ``slack``, up to a common constant. Cells within ``slack`` of the threshold, and all
+    cells if the scores overflow, are compared in double precision, so the choice does not depend on the other rows of
+    the block. The cell of the lowest score comes first, the others in any order.
     """
     threshold = select_rank(scores, chosen.shape[0] - 1, kept, spare)
     low, high = threshold - slack, threshold + slack
@@ -784,9 +791,9 @@ def bound_rows(
     first: int,
     last: int,
 ) -> None:
-    """The nearest centre in the nearest cell and its squared distance, to begin with, for rows ``first <= row < last``.
+    """Upper bound for rows ``first <= row < last``: the nearest centre in the nearest cell, and its squared distance.
 
-    A centre is farther than that if the score of its sketch is above the distance plus the row's offset.
+    A centre can be ruled out if the score of its sketch exceeds the bound plus the row's offset.
     """
     largest_norm = cells.sketch_norms.max()
     for i in range(first, last):
@@ -817,12 +824,12 @@ def visit_cells(
     first: int,
     last: int,
 ) -> None:
-    """Improve the smallest squared distance of each row, and the centre of it, by the cells ``first <= cell < last``.
+    """Update the nearest centre of each row, and its squared distance, from the cells ``first <= cell < last``.
 
-    The rows ``visitors[starts[cell]:starts[cell + 1]]`` look into a cell. The sketches of as many as a vector has
-    numbers are the columns of a panel, and those of the cell's centres are multiplied with it in tiles. The few centres
-    that are not ruled out then are compared one by one, in double precision where it matters; of equally near ones the
-    one of the lowest id is chosen. So the result is a pure function of each row, and not of its sketch.
+    A cell is searched for the rows ``visitors[starts[cell]:starts[cell + 1]]``. The sketches of one vector's worth of
+    rows are the columns of a panel, which is multiplied with the sketches of the cell's centres tile by tile. The few
+    centres that this does not rule out are compared one by one, in double precision where it matters; ties go to the
+    lowest id. So the result is a pure function of each row and does not depend on its sketch.
     """
     n_centers, width = cells.sketches.shape
     dtype = cells.sketches.dtype
@@ -851,7 +858,7 @@ def visit_cells(
                 for r in range(size):
                     norms[r] = cells.sketch_norms[j + r]
                 tile, place = cells.sketches, j
-                if j + TILE_ROWS > n_centers:  # a tile is read whole, and there is nothing behind the last centre
+                if j + TILE_ROWS > n_centers:  # tiles are read whole: do not read past the end
                     tile, place = last_tile, 0
                     last_tile[: n_centers - j] = cells.sketches[j:]
                 near_tile(tile, place, norms, panel, limits, bits)
@@ -872,7 +879,7 @@ def visit_cells(
 
 @kernel
 def is_nearer(distance: float, center: int, best: float, choice: int, ids: Array) -> bool:
-    """Whether a centre is nearer than the one chosen so far, or as near and of a lower id."""
+    """Whether a centre is nearer than the best so far, or as near and of a lower id."""
     return distance < best or (distance == best and ids[center] < ids[choice])
 
 
@@ -880,7 +887,7 @@ def is_nearer(distance: float, center: int, best: float, choice: int, ids: Array
 def settle_rows(
     cells: Cells, best: Array, choice: Array, labels: Array, distances: Array, first: int, last: int
 ) -> None:
-    """The nearest centre of all parts of the cells and its squared distance, for rows ``first <= row < last``."""
+    """Merge the nearest centres found in the parts of the cells, for rows ``first <= row < last``."""
     for i in range(first, last):
         nearest, smallest = choice[0, i], best[0, i]
         for part in range(1, best.shape[0]):
@@ -892,9 +899,9 @@ def settle_rows(
 
 @kernel
 def rounding(row: Array, largest_norm: Any) -> Any:
-    """How much rounding can make of the difference of a row's scores; ``largest_norm`` is that of what is scored.
+    """Bound on the rounding error of the difference of two scores of a row, for centres of norm up to ``largest_norm``.
 
-    All sums may have been rounded the same way, and what is too small may have become zero.
+    Assumes the worst case, in which all errors have the same sign, and includes underflow. ``largest_norm`` is squared.
     """
     norm = largest_norm
     for t in range(row.shape[0]):
@@ -906,10 +913,10 @@ def rounding(row: Array, largest_norm: Any) -> Any:
 def search_several(
     rows: Array, cells: Cells, n_probes: int, labels: Array, distances: Array, first: int, last: int
 ) -> None:
-    """As many of the nearest centres as ``labels`` has columns, the nearest first, for rows ``first <= row < last``.
+    """Nearest centres of rows ``first <= row < last`` in ascending order, one for each column of ``labels``.
 
-    Of the centres in the ``n_probes`` nearest cells, which hold as many; of equally near ones the one of the lowest id
-    comes first. Row by row and in double precision, so that the first is that of ``settle_rows``.
+    Searches the ``n_probes`` nearest cells, which hold at least that many centres; ties go to the lowest id. Works row
+    by row and in double precision, so the first one agrees with ``settle_rows``.
     """
     n_cells = cells.middles.shape[0]
     dtype = cells.centers.dtype
@@ -931,7 +938,7 @@ def search_several(
 
 @kernel
 def insert_nearest(distance: float, label: int, labels: Array, distances: Array) -> None:
-    """Put a centre where it belongs among the nearest so far; the last of them leaves, or the centre if it is last."""
+    """Insert a centre into the sorted list of the nearest ones so far, which keeps its length."""
     place = labels.shape[0]
     while place > 0 and (
         distance < distances[place - 1] or (distance == distances[place - 1] and label < labels[place - 1])
@@ -948,7 +955,7 @@ def insert_nearest(distance: float, label: int, labels: Array, distances: Array)
 
 @kernel
 def group_by_label(labels: Array, n_clusters: int) -> tuple[Array, Array]:
-    """The points of each cluster in ascending order, cluster after cluster, and where each cluster begins."""
+    """Group points by cluster (counting sort): ascending point ids, cluster after cluster, and where each begins."""
     starts = np.zeros(n_clusters + 1, np.int64)
     for i in range(labels.shape[0]):
         starts[labels[i] + 1] += 1
@@ -967,11 +974,10 @@ def group_by_label(labels: Array, n_clusters: int) -> tuple[Array, Array]:
 def update_clusters(
     points: Points, members: Array, starts: Array, clusters: Clusters, chosen: Array, first: int, last: int
 ) -> None:
-    """Centre, its squared norm, size and error of some clusters, those in the places ``first <= place < last``.
+    """Update centre, its squared norm, size and error of the clusters ``chosen[first:last]``.
 
-    Sums run over a cluster's points in ascending order, in double precision, whoever computes them. The error is
-    the sum of the squared distances to the centre, as that of the squares less that of the mean. The
-    centre of an empty cluster is left as it is.
+    Sums run over the points in ascending order and in double precision, so they do not depend on the threads. The error
+    is the sum of squares less n ‖c‖². The centre of an empty cluster is unchanged.
     """
     total = np.empty(points.offset.shape[0], np.float64)
     for place in range(first, last):
@@ -983,7 +989,7 @@ def update_clusters(
 
 @kernel
 def add_to_totals(points: Points, members: Array, starts: Array, totals: Totals, first: int, last: int) -> None:
-    """Add the points of a part of the data to the sums of the clusters ``first <= cluster < last``."""
+    """Add the points of one part of the data to the sums of the clusters ``first <= cluster < last``."""
     for j in range(first, last):
         if starts[j] < starts[j + 1]:
             size, squares = sum_members(points, members, starts[j], starts[j + 1], totals.sums[j])
@@ -993,14 +999,14 @@ def add_to_totals(points: Points, members: Array, starts: Array, totals: Totals,
 
 @kernel
 def finish_clusters(totals: Totals, clusters: Clusters, first: int, last: int) -> None:
-    """The clusters ``first <= cluster < last`` from the sums over all parts of the data."""
+    """Finish the clusters ``first <= cluster < last`` from the sums over all parts of the data."""
     for j in range(first, last):
         finish_cluster(totals.sums[j], totals.sizes[j], totals.squares[j], clusters, j)
 
 
 @kernel
 def sum_members(points: Points, members: Array, begin: int, end: int, total: Array) -> tuple[float, float]:
-    """Add some points to the total of their cluster; their weight, and the weighted sum of their squared lengths."""
+    """Add some points to the total of their cluster; return their weight and the weighted sum of squared norms."""
     n_features = points.offset.shape[0]
     weighted = points.weights.shape[0] > 1
     number = points.offset.dtype.type

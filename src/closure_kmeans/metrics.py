@@ -1,4 +1,4 @@
-"""How good a clustering is, and why the algorithm works: the measures of the paper."""
+"""Measures of the paper: quality of a clustering, and coverage and distance ratio of active points."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from closure_kmeans.trees import RandomPartition
 def exact_labels(
     X: ArrayLike, centers: ArrayLike, n_threads: int | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """The nearest of all centres of each row, and the squared distance to it.
+    """Nearest of all centres for each row, and the squared distance to it.
 
     >>> labels, distances = exact_labels([[0.0], [1.0], [9.0]], centers=[[0.0], [10.0]])
     >>> labels.tolist(), distances.tolist()
@@ -29,7 +29,7 @@ def exact_labels(
 
 
 def distortion(X: ArrayLike, centers: ArrayLike, n_threads: int | None = None) -> float:
-    """The objective (equation 1) of some centres, with every row assigned to the nearest, per row.
+    """Objective (equation 1) per row, with every row assigned to its nearest centre.
 
     >>> distortion([[0.0], [1.0], [9.0], [10.0]], centers=[[0.0], [10.0]])
     0.5
@@ -39,7 +39,7 @@ def distortion(X: ArrayLike, centers: ArrayLike, n_threads: int | None = None) -
 
 
 def squared_distances(X: ArrayLike, centers: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
-    """The squared distance of each row to the centre that its label names.
+    """Squared distance of each row to the centre of its label.
 
     >>> squared_distances([[0.0], [1.0]], centers=[[0.0], [10.0]], labels=[0, 1]).tolist()
     [0.0, 81.0]
@@ -52,7 +52,7 @@ def squared_distances(X: ArrayLike, centers: ArrayLike, labels: ArrayLike) -> ND
 
 
 def assignment_accuracy(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, n_threads: int | None = None) -> float:
-    """The share of rows whose label names their true nearest centre (section 4.4); any of several will do.
+    """Fraction of rows whose label is a true nearest centre (section 4.4); with ties, any of them.
 
     >>> assignment_accuracy([[0.0], [1.0]], centers=[[0.0], [10.0]], labels=[0, 1])
     0.5
@@ -63,7 +63,7 @@ def assignment_accuracy(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, n_t
 
 
 def distance_ratio(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, new_labels: ArrayLike) -> NDArray[np.float64]:
-    """How near each active point was to the border that it crossed (section 3.1).
+    """Distance of each active point to the border that it crosses, relative (section 3.1).
 
     For each row whose cluster changed: 1 - d(x, new centre) / d(x, old centre), which is small near the border.
 
@@ -75,15 +75,15 @@ def distance_ratio(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, new_labe
     new = check.labels("new_labels", new_labels, len(before), len(np.asarray(centers)))
     after = squared_distances(X, centers, new)
     active = np.asarray(labels) != new
-    with np.errstate(divide="ignore", invalid="ignore"):  # a point that left a centre it was on
+    with np.errstate(divide="ignore", invalid="ignore"):  # the old distance may be 0
         ratio: NDArray[np.float64] = 1 - np.sqrt(after[active] / before[active])
     return ratio
 
 
 def coverage(labels: ArrayLike, new_labels: ArrayLike, partitions: list[RandomPartition]) -> float:
-    """The share of active points that lie in the closure of the cluster they move to (section 3.1).
+    """Fraction of active points inside the closure of the cluster that they move to (section 3.1).
 
-    The closures are those of the old labels, over the leaves of the partitions united. 1 if no point is active.
+    Closures are unions of leaves over all partitions, for the old labels. 1 if no point is active.
 
     >>> halves = RandomPartition(np.arange(4, dtype=np.int32), np.array([0, 2, 4]))
     >>> coverage([0, 1, 1, 2], [1, 1, 2, 0], [halves])  # of three active points the last misses its new cluster
@@ -105,7 +105,7 @@ def coverage(labels: ArrayLike, new_labels: ArrayLike, partitions: list[RandomPa
 
 
 def normalized_mutual_information(truth: ArrayLike, labels: ArrayLike) -> float:
-    """Mutual information of two labellings over the geometric mean of their entropies (section 4.2).
+    """Mutual information of two labellings, divided by the geometric mean of their entropies (section 4.2).
 
     >>> round(normalized_mutual_information([0, 0, 1, 1], [5, 5, 7, 7]), 6)
     1.0

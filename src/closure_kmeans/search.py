@@ -141,9 +141,9 @@ class CenterIndex:
         with Threads(count_threads(self.n_threads)) as threads:
             dtype = precision(rows.dtype)
             if len(self.centers) > MANY_CENTERS and not exact:
-                return visit_nearest(rows, self._grouped(dtype, threads), self._count_probes(threads), threads)
+                return visit_nearest(rows, self.grouped(dtype, threads), self._count_probes(threads), threads)
             if dtype in self._cells or (len(rows) >= MANY_ROWS and len(self.centers) >= SOME_CENTERS):
-                cells = self._grouped(dtype, threads)
+                cells = self.grouped(dtype, threads)
                 if cells.axes.shape[1] > 0:  # without sketches, cells are no help
                     return visit_nearest(rows, cells, len(cells.middles), threads)
             offset, centers = self.relative(dtype)
@@ -159,7 +159,7 @@ class CenterIndex:
             if len(self.centers) <= MANY_CENTERS:
                 offset, centers = self.relative(dtype)
                 return visit_several(rows, one_cell(centers, offset), 1, n_nearest, threads)
-            return visit_several(rows, self._grouped(dtype, threads), self._count_probes(threads), n_nearest, threads)
+            return visit_several(rows, self.grouped(dtype, threads), self._count_probes(threads), n_nearest, threads)
 
     def relative(self, dtype: DTypeLike) -> tuple[NDArray[Any], NDArray[Any]]:
         """The offset, and the centres relative to it, in the precision of a dtype."""
@@ -167,7 +167,7 @@ class CenterIndex:
         offset = centers.mean(axis=0) if self._offset is None else self._offset.astype(centers.dtype)
         return offset, centers - offset
 
-    def _grouped(self, dtype: type[np.floating[Any]], threads: Threads) -> Cells:
+    def grouped(self, dtype: type[np.floating[Any]], threads: Threads) -> Cells:
         """The cells in a precision."""
         if dtype not in self._cells:
             self._cells[dtype] = group_centers(*self.relative(dtype), threads)
@@ -176,7 +176,7 @@ class CenterIndex:
     def _count_probes(self, threads: Threads) -> int:
         """The number of cells to visit, measured once, in the precision of the centres."""
         if self.n_probes is None:
-            cells = self._grouped(precision(self.centers.dtype), threads)
+            cells = self.grouped(precision(self.centers.dtype), threads)
             offset, centers = self.relative(self.centers.dtype)
             if self._sample is not None:
                 rows = shifted(self._sample, offset)
@@ -196,7 +196,7 @@ class CenterIndex:
         """Build the cells now, if a search would need them; returns the index."""
         if len(self.centers) > MANY_CENTERS:
             with Threads(count_threads(self.n_threads)) as threads:
-                self._grouped(precision(self.centers.dtype), threads)
+                self.grouped(precision(self.centers.dtype), threads)
                 self._count_probes(threads)
         return self
 
@@ -265,3 +265,11 @@ def closest_distances(centers: NDArray[Any], threads: Threads) -> NDArray[np.flo
             threads.for_each_block(partial(compare_leaves, tree.members, tree.starts), len(tree.starts) - 1)
     distances: NDArray[np.float64] = np.sqrt(closest)
     return distances
+
+
+def compile_cells(X: NDArray[Any], centers: NDArray[Any]) -> None:
+    """Search a few rows among a few centres by cells, as many centres are searched: it compiles the kernels for it."""
+    index = CenterIndex(centers, sample=X)
+    with Threads(count_threads(None)) as threads:
+        cells = index.grouped(precision(X.dtype), threads)
+        visit_nearest(X, cells, len(cells.middles), threads)

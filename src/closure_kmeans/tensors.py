@@ -1,8 +1,8 @@
-"""Arrays and facts in one ``.safetensors`` file: of models and of checkpoints.
+"""``.safetensors`` files of arrays and metadata, for models, checkpoints, vocabularies and indexes.
 
-All facts are one JSON text under one key: equal contents are equal bytes. Arrays are memory-mapped when they are read.
-The format is simple enough to be written here; what its library writes passes through a file of a name of its own,
-which a kill would leave behind.
+All metadata is one JSON text under one key, so equal contents give equal bytes. Arrays are memory-mapped when read.
+Files are written here and not by the safetensors library, which writes via a temporary file of its own that a killed
+process would leave behind.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from closure_kmeans.files import FileFormatError, file_size, replacing
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
 KEY = "closure_kmeans"
-# By the kind of file, raised when older readers would misunderstand a file or newer ones lack something in it.
+# Format by kind of file; incremented when old readers would misread new files, or new readers miss data in old files.
 FORMATS = {"checkpoint": 2, "centers": 2}
-FIRST_FORMAT = 1  # of all other kinds
-# The names that the format has for the types that we write, wide ones first: so all values are aligned in the file.
+FIRST_FORMAT = 1  # of other kinds
+# The format's names of the dtypes, widest first: arrays in this order are all aligned.
 DTYPES = {"I64": "<i8", "F64": "<f8", "F32": "<f4", "I32": "<i4", "F16": "<f2", "U16": "<u2", "I8": "|i1", "U8": "|u1"}
 _KINDS = {np.dtype(code): kind for kind, code in DTYPES.items()}
-# Values begin at a multiple of this.
+# Alignment of the first array.
 ALIGNMENT = 8
 
 Arrays = dict[str, NDArray[Any]]
 
 
 def write_tensors(path: Path, kind: str, arrays: Arrays, facts: dict[str, Any]) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     text = json.dumps(facts | {"kind": kind, "format": FORMATS.get(kind, FIRST_FORMAT)}, sort_keys=True, default=_plain)
     kinds = {name: _KINDS[array.dtype] for name, array in arrays.items()}
     names = sorted(arrays, key=lambda name: (list(DTYPES).index(kinds[name]), name))
@@ -50,14 +50,14 @@ def write_tensors(path: Path, kind: str, arrays: Arrays, facts: dict[str, Any]) 
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's."""
+    """Convert NumPy scalars for JSON."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} cannot be stored")
 
 
 def read_facts(path: Path, kind: str) -> dict[str, Any]:
-    """Read the facts of a file of a kind. What is wrong with it may be raised in any form."""
+    """Read the metadata of a file of the given kind. A damaged file may raise any exception: see ``reading``."""
     facts = read_any_facts(path)
     if facts["kind"] != kind:
         raise FileFormatError(f"'{path}' must be '{kind}', but is '{facts['kind']}'")
@@ -71,10 +71,10 @@ def read_facts(path: Path, kind: str) -> dict[str, Any]:
 
 
 def read_any_facts(path: Path) -> dict[str, Any]:
-    """Read the facts of a file of any kind, which is one of them."""
+    """Read the metadata of a file of any kind, including its kind."""
     file_size(path, minimum=8)
     try:
-        with safe_open(path, "np") as file:  # holds the header against the file's size
+        with safe_open(path, "np") as file:  # checks the header against the file's size
             metadata = file.metadata() or {}
     except SafetensorError:
         check_no_other_kind(path, ".safetensors")
@@ -86,7 +86,7 @@ def read_any_facts(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
-    """Map the arrays of a file, and read its facts. What is wrong with the file may be raised in any form."""
+    """Memory-map the arrays of a file and read its metadata. A damaged file may raise any exception."""
     facts = read_facts(path, kind)
     with path.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
@@ -97,5 +97,5 @@ def read_tensors(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
 
 def _map(path: Path, begin: int, dtype: str, shape: list[int], data_offsets: list[int]) -> NDArray[Any]:
     if 0 in shape:
-        return np.empty(shape, DTYPES[dtype])  # nothing cannot be mapped
+        return np.empty(shape, DTYPES[dtype])  # empty arrays cannot be mapped
     return np.memmap(path, DTYPES[dtype], "r", begin + data_offsets[0], tuple(shape))

@@ -1,4 +1,4 @@
-"""The compiled functions of the baselines, by the rules of ``closure_kmeans.kernels``."""
+"""Compiled kernels of the baselines, by the conventions of ``closure_kmeans.kernels``."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters
     from closure_kmeans.points import Points
 
-# Points that the canopies assign together, and centres in one product.
+# Points in one block of the canopy assignment, and centres in one product.
 CANOPY_ROWS = 1024
 CANOPY_CENTERS = 512
 
-# Rows of a node that show in which dimensions it spreads, and how many of those are drawn from.
+# Rows of a node that estimate its variances, and the number of widest dimensions that the cut is drawn from.
 SPREAD_SAMPLE = 100
 WIDEST_AXES = 5
 
-# Branches of a queue whose lowest key is kept, and groups of them that are compared at once.
+# Branches in a group of the queue, of which the lowest key is kept, and groups that are compared at once.
 QUEUE_GROUP = 32
 GROUPS_AT_ONCE = 8
-# A key: the bits of a bound, which sort as bounds do, and below them the place of the branch. One is above all others.
+# A key: the bits of a non-negative float32 bound, which sort like the bound, above the place of the branch. NO_KEY is
+# larger than any key.
 PLACE_BITS = 32
 PLACE_MASK = (1 << PLACE_BITS) - 1
 NO_KEY = (1 << 63) - 1
 
 
 class Queue(NamedTuple):
-    """Branches of trees that were not taken, of which the one of the smallest bound is asked for again and again.
+    """Priority queue of the tree branches not yet followed, by the smallest bound.
 
-    It is looked for among all: processors compare so many numbers at once that a heap takes longer. Each place is used
-    once; where a branch was taken out, the key is ``NO_KEY``. Bounds that float32 cannot tell apart come in the order
-    that they were put in.
+    The minimum is found by a two-level linear scan: vectorised comparison is faster than a heap. Each place is used
+    once; a branch that was taken has the key ``NO_KEY``. Branches of equal bounds are taken in the order of insertion.
     """
 
-    bounds: NDArray[np.float32]  # (m,) how far a branch is at least
-    bits: NDArray[np.int32]  # (m,) the same memory
-    nodes: NDArray[np.int32]  # (m,) where a branch begins
+    bounds: NDArray[np.float32]  # (m,) lower bound on the squared distance of a branch
+    bits: NDArray[np.int32]  # (m,) a view of ``bounds``
+    nodes: NDArray[np.int32]  # (m,) node at which a branch begins
     keys: NDArray[np.int64]  # (m,)
     lowest: NDArray[np.int64]  # (m / QUEUE_GROUP + GROUPS_AT_ONCE,) the lowest key of each group
 
@@ -52,9 +52,9 @@ class Queue(NamedTuple):
 
 @kernel
 def choose_cut(centers: Array, node: Array, draw: float, means: Array, spread: Array) -> tuple[int, Any]:
-    """Where to cut a node: at the mean of one of the dimensions in which it spreads most, as its first members show.
+    """Cut a node at the mean of one of its dimensions of largest variance, estimated from its first members.
 
-    ``means`` and ``spread``, which is float32, are memory to work in.
+    ``means`` and ``spread``, which is float32, are scratch.
     """
     size = min(node.shape[0], SPREAD_SAMPLE)
     origin = centers[node[0]]
@@ -69,7 +69,7 @@ def choose_cut(centers: Array, node: Array, draw: float, means: Array, spread: A
     for t in range(means.shape[0]):
         means[t] /= size
         spread[t] = max(spread[t] - size * means[t] * means[t], 0)
-    bits = spread.view(np.int32)  # they sort as the numbers do, which are not negative
+    bits = spread.view(np.int32)  # non-negative floats sort like their bits
     axis = 0
     for _ in range(1 + int(draw * min(WIDEST_AXES, spread.shape[0]))):
         axis = first_largest(bits)
@@ -79,7 +79,7 @@ def choose_cut(centers: Array, node: Array, draw: float, means: Array, spread: A
 
 @kernel
 def first_largest(numbers: Array) -> int:
-    """The place of the largest of some integers, which are compared many at once; the first of several."""
+    """Place of the largest of some integers, the first of equal ones; vectorises, unlike ``argmax``."""
     largest = numbers[0]
     for i in range(numbers.shape[0]):
         largest = max(largest, numbers[i])
@@ -91,9 +91,9 @@ def first_largest(numbers: Array) -> int:
 
 @kernel
 def split_node(centers: Array, node: Array, axis: int, cut: Any, spare: Array) -> int:
-    """Move the centres below the cut to the front, all in their old order; how many they are.
+    """Move the centres below the cut to the front, both sides in their old order; return how many.
 
-    Where they all lie on one side, which then are copies but for rounding, it is half of them.
+    If all lie on one side, they are copies up to rounding, and the node is halved.
     """
     n_left, n_right = 0, 0
     for i in range(node.shape[0]):
@@ -110,17 +110,17 @@ def split_node(centers: Array, node: Array, axis: int, cut: Any, spare: Array) -
 
 @kernel
 def grow_trees(centers: Array, orders: Array, draws: Array, forest: Forest, first: int, last: int) -> None:
-    """Grow the trees ``first <= tree < last`` down to single centres, depth first.
+    """Grow the k-d trees ``first <= tree < last`` down to single centres, depth first.
 
-    ``orders`` holds the centres in a random order for each tree, so that the first ones of a node are a random sample;
-    they are reordered.
+    ``orders`` holds the centres in a random order for each tree, so that the first members of a node are a random
+    sample; it is reordered in place.
     """
     n_centers, n_features = centers.shape
     n_nodes = 2 * n_centers - 1
     spare = np.empty(n_centers, orders.dtype)
     means = np.empty(n_features, centers.dtype)
     spread = np.empty(n_features, np.float32)
-    waiting = np.empty((n_centers + 1, 3), np.int64)  # begin, end and parent of the nodes to come, the next one last
+    waiting = np.empty((n_centers + 1, 3), np.int64)  # stack: begin, end and parent of a node
     for tree in range(first, last):
         waiting[0, 0], waiting[0, 1], waiting[0, 2] = 0, n_centers, -1
         n_waiting = 1
@@ -153,11 +153,11 @@ def search_forest(
     first: int,
     last: int,
 ) -> int:
-    """The nearest of the centres that a best-bin-first search meets, for rows ``first <= row < last``.
+    """Best-bin-first search: the nearest of the centres it visits, for rows ``first <= row < last``.
 
-    One queue over all trees holds the branches not taken, and the nearest is followed next, until ``n_candidates``
-    centres were met. A row's own centre, unless that is -1, is its first candidate, left only for one that is nearer.
-    Returns the number of pairs of row and candidate.
+    One priority queue over all trees holds the branches not yet followed; the one of the smallest bound is followed
+    next, until ``n_candidates`` centres are found. A row's own centre, unless it is -1, is its first candidate and wins
+    ties. Returns the number of row-candidate pairs.
     """
     n_nodes = 2 * centers.shape[0] - 1
     met_by = np.full(centers.shape[0], -1, np.int32)
@@ -199,7 +199,7 @@ def search_forest(
 
 @kernel
 def make_queue(most: int) -> Queue:
-    """A queue that so many branches can be put into."""
+    """Allocate a queue for at most ``most`` insertions."""
     n_groups = -(-most // QUEUE_GROUP)
     size = QUEUE_GROUP * n_groups
     bounds = np.empty(size, np.float32)
@@ -214,7 +214,7 @@ def make_queue(most: int) -> Queue:
 
 @kernel
 def put(queue: Queue, place: int, bound: float, node: int) -> None:
-    """Put a branch into the queue, as the one of that place: they are put one behind the other."""
+    """Insert a branch at a place of the queue; places are filled in ascending order."""
     group = place // QUEUE_GROUP
     if place % QUEUE_GROUP == 0:
         for i in range(QUEUE_GROUP):
@@ -230,7 +230,7 @@ def put(queue: Queue, place: int, bound: float, node: int) -> None:
 
 @kernel
 def take_first(queue: Queue, n_put: int) -> int:
-    """Take the branch of the smallest bound, the first of several, out of the queue: its place."""
+    """Take the branch of the smallest bound out of the queue, the first of equal ones; return its place."""
     n_groups = -(-n_put // QUEUE_GROUP)
     place = lowest_key(queue.lowest, 0, -(-n_groups // GROUPS_AT_ONCE) * GROUPS_AT_ONCE) & PLACE_MASK
     queue.keys[place] = NO_KEY
@@ -241,7 +241,7 @@ def take_first(queue: Queue, n_put: int) -> int:
 
 @kernel
 def lowest_key(keys: Array, first: int, last: int) -> int:
-    """The lowest of some keys, which are compared many at once."""
+    """Lowest of some keys; vectorises."""
     lowest = NO_KEY
     for i in range(first, last):
         lowest = min(lowest, keys[i])
@@ -250,9 +250,9 @@ def lowest_key(keys: Array, first: int, last: int) -> int:
 
 @kernel
 def nearest_candidate(row: Array, centers: Array, candidates: Array, own: int) -> int:
-    """The nearest of some centres; of equally near ones a row's own or else the one of the lowest number.
+    """Nearest of some centres; ties go to the row's own centre, then to the lowest id.
 
-    Where rounding could decide, all are compared in double precision.
+    If rounding could decide, all are compared in double precision.
     """
     best, second, choice = np.inf, np.inf, -1
     for i in range(candidates.shape[0]):
@@ -279,10 +279,10 @@ def nearest_candidate(row: Array, centers: Array, candidates: Array, own: int) -
 def draw_canopy(
     coordinates: Array, middle: int, loose: float, tight: float, members: Array, covered: Array, first: int, last: int
 ) -> int:
-    """The canopy around a point, as far as it lies in ``first <= point < last``; its size.
+    """Draw the canopy around a point among the points ``first <= point < last``; return its size.
 
-    ``members`` gets the points within the loose squared distance, from ``first`` on, and ``covered`` those within the
-    tight one.
+    ``members`` gets the points within the loose squared distance, from ``first`` on, and ``covered`` marks those within
+    the tight one.
     """
     size = 0
     for i in range(first, last):
@@ -307,11 +307,11 @@ def assign_canopies(
     first: int,
     last: int,
 ) -> int:
-    """Each point to the nearest of the centres that share a canopy with it, for blocks ``first <= block < last``.
+    """Assign points to the nearest centre that shares a canopy with them, for blocks ``first <= block < last``.
 
-    Block b holds the points from ``b * CANOPY_ROWS`` on, and canopy c the centres ``inside[inside_starts[c]:]`` up to
-    those of the next: all points of a block that lie in a canopy are multiplied with its centres at once. A point
-    moves only to a centre that is nearer whatever the rounding. Returns the number of pairs of point and centre.
+    Block b begins at point ``b * CANOPY_ROWS``. Canopy c holds the centres ``inside[inside_starts[c]:inside_starts[c +
+    1]]``; the points of a block that lie in it are multiplied with them at once. A point moves only if the gain exceeds
+    the rounding error. Returns the number of point-centre pairs.
     """
     dtype = clusters.centers.dtype
     two = dtype.type(2)
@@ -339,7 +339,7 @@ def assign_canopies(
             if here.shape[0] == 0 or centers.shape[0] == 0:
                 continue
             n_pairs += here.shape[0] * centers.shape[0]
-            # All is taken relative to one of the centres: small clusters far from the mean need it.
+            # Everything is relative to one of the centres. This keeps small clusters far from the mean accurate.
             origin = clusters.centers[centers[0]]
             for i in range(here.shape[0]):
                 visitors[i] = rows[here[i] - begin] - origin
@@ -368,7 +368,7 @@ def assign_canopies(
 def nearest_children(
     rows: Array, offset: Array, centers: Array, starts: Array, nodes: Array, labels: Array, first: int, last: int
 ) -> None:
-    """The nearest child of the node that a row has come to, the first of several, for rows ``first <= row < last``.
+    """Nearest child of the node that a row has reached, the first of equal ones, for rows ``first <= row < last``.
 
     The children of node ``v`` are ``starts[v] <= child < starts[v + 1]``. A pure function of each row.
     """
@@ -381,7 +381,7 @@ def nearest_children(
             apart = plain_distance(row[0], centers[child])
             if apart < smallest:
                 choice, smallest = child, apart
-        if smallest == np.inf:  # too far away for single precision
+        if smallest == np.inf:  # overflow in single precision
             for child in range(begin, end):
                 apart = squared_distance(row[0], centers[child])
                 if apart < smallest:

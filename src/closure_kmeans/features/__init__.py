@@ -1,4 +1,4 @@
-"""From images to vectors: SIFT of regions of a picture, GIST and HOG of a whole one."""
+"""Image features: SIFT of regions, and GIST and HOG of whole pictures."""
 
 try:
     import cv2  # noqa: F401

@@ -1,7 +1,7 @@
-"""Many images, several at a time: reading, skipping what cannot be read, and a progress bar.
+"""Parallel feature extraction: reading images, skipping unreadable ones, progress bar.
 
-A thread reads a picture, makes a small part of it and forgets it, so there are never more pictures in memory than
-threads. The parts of a block of images are finished together. OpenCV is held to one thread in each.
+A thread reads a picture, computes its part and frees the picture, so at most one picture per thread is in memory. The
+parts of a block of images are finished together. OpenCV is limited to one thread.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ Images: TypeAlias = str | os.PathLike[str] | Sequence[ImageLike] | NDArray[Any]
 Part = TypeVar("Part")
 Block = TypeVar("Block")
 
-# Images that are finished together, at most.
+# Largest number of images that are finished together.
 IMAGES_PER_BLOCK = 16
 
 
 class Skipped(NamedTuple):
-    """An image that could not be used."""
+    """An image that could not be used, and why."""
 
-    image: int  # its place among the images
-    reason: str  # names the image, the rule and the value
+    image: int  # its index among the images
+    reason: str  # the error message: image, rule and value
 
 
 class Options(NamedTuple):
-    """What all features have in common."""
+    """Options that all features share."""
 
     max_pixels: int
     on_error: str
@@ -53,11 +53,11 @@ def extract(
     finish: Callable[[list[Part]], Block],
     options: Options,
 ) -> tuple[int, list[Block], list[Skipped]]:
-    """Make a part of each picture, and finish the parts of a block of images together.
+    """Compute a part of each picture, and finish the parts of each block of images together.
 
-    Files may be decoded at a lower resolution, but none below ``enough``.
-    Returns the number of images, the finished blocks in the order of the images, and what was skipped. Neither depends
-    on the number of threads.
+    JPEG files may be decoded at a lower resolution, but not below ``enough``. Returns the number of images, the
+    finished blocks in the order of the images, and the skipped images. The result does not depend on the number of
+    threads.
     """
     check_options(options)
     sources = list_sources(images)
@@ -90,7 +90,7 @@ def extract(
 
 
 def check_options(options: Options) -> None:
-    """The options that all features have in common."""
+    """Check the options that all features share."""
     validation.integer("max_pixels", options.max_pixels, 1)
     validation.choice("on_error", options.on_error, ("raise", "skip"))
     validation.n_threads(options.n_threads)
@@ -98,7 +98,7 @@ def check_options(options: Options) -> None:
 
 
 def list_sources(images: Images) -> Sequence[ImageLike] | NDArray[Any]:
-    """One path or array an image."""
+    """List the images: one path or array each."""
     if isinstance(images, str | os.PathLike):
         return list_images(images) if Path(images).is_dir() else [images]
     if isinstance(images, np.ndarray) and images.dtype.kind in "biufc" and images.ndim not in (3, 4):

@@ -1,7 +1,7 @@
-"""From a file or an array to a picture: grey, one byte a pixel, upright.
+"""Image loading: from a file or an array to an upright picture in 8-bit grey.
 
-Files are decoded by Pillow, which tells the size before it decodes anything and notices when a file ends too early.
-Arrays go through the same rules. Whatever is wrong with an image is an `ImageError` that names it.
+Files are decoded by Pillow, which reports the size before it decodes, and detects truncated files. Arrays follow the
+same rules. Every error is an `ImageError` that names the image.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from closure_kmeans import validation
 
 ImageLike: TypeAlias = str | os.PathLike[str] | NDArray[Any]
-# From the width and height of a picture to the least ones that will do.
+# Map the width and height of a picture to the smallest acceptable ones.
 Sizes: TypeAlias = Callable[[int, int], tuple[int, int]]
 
-# Pixels that a file may hold unless told otherwise: twice what good cameras take.
+# Default limit on the pixels of a file: about twice the resolution of good cameras.
 MAX_PIXELS = 1 << 26
-# What Pillow may decode: its other decoders are little used, and each is one more to attack.
+# Formats that Pillow may decode. Its other decoders are rarely used and enlarge the attack surface.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM")
 EXTENSIONS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
 # The EXIF orientations that swap width and height.
@@ -32,44 +32,45 @@ TURNED = (5, 6, 7, 8)
 
 
 class ImageError(ValueError):
-    """An image that cannot be used. The message names it, the rule and the value."""
+    """An image that cannot be used. The message states the image, the rule and the value."""
 
 
 class Picture(NamedTuple):
-    """Pixels, and how large the picture was before it was shrunk."""
+    """Pixels, and the size of the picture before it was shrunk."""
 
     pixels: NDArray[np.uint8]  # (height, width), grey
     full_size: tuple[int, int]  # width and height
 
 
 def load_image(image: ImageLike, *, max_side: int | None = None, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """Load an image as all features see it: grey, one byte a pixel, upright.
+    """Load an image as upright 8-bit grey, the input of all features.
 
     Parameters
     ----------
     image : path or ndarray
         A JPEG, PNG, WebP, BMP or PPM file; or an array of shape (height, width) or (height, width, channels) with 1, 3
-        (RGB) or 4 (RGBA) channels, of dtype uint8, uint16 or float, the latter from 0 to 1.
+        (RGB) or 4 (RGBA) channels, of dtype uint8, uint16 or float; floats range from 0 to 1.
     max_side : int, optional
         Shrink the picture so that its longer side has at most this many pixels.
     max_pixels : int, default=67108864
-        Refuse a file that holds more pixels, before decoding it. Beyond 89 million Pillow has a limit of its own,
+        Reject files with more pixels before decoding. Above 89 million, Pillow's own limit applies,
         ``PIL.Image.MAX_IMAGE_PIXELS``.
 
     Returns
     -------
     pixels : ndarray of shape (height, width), dtype uint8
+        Grey values.
 
     Raises
     ------
     ImageError
-        If the file is missing, damaged, cut short, too large or not an image, or the array is not one.
+        If the file is missing, damaged, truncated, too large or not an image, or the array is not one.
 
     Notes
     -----
-    Colours become grey by the luma of Rec. 601; of a JPEG it is taken as stored. What is transparent lies on white.
-    16 bits are rounded to 8, but cut by Pillow in files of colours. A photo is turned upright as its EXIF orientation
-    says. Of several pictures in a file the first is taken.
+    Colours are converted by Rec. 601 luma; for JPEG, the stored luma is used. Transparent pixels are blended with
+    white. 16-bit values are rounded to 8 bits, except that Pillow truncates 16-bit colour files. EXIF orientation is
+    applied. Only the first picture of a file is read.
 
     Examples
     --------
@@ -84,17 +85,19 @@ def load_image(image: ImageLike, *, max_side: int | None = None, max_pixels: int
 
 
 def list_images(folder: str | os.PathLike[str], *, extensions: Sequence[str] = EXTENSIONS) -> list[Path]:
-    """List the image files in a folder and the folders below it, sorted.
+    """List the image files in a folder, recursively and sorted.
 
     Parameters
     ----------
     folder : path
+        Folder to search.
     extensions : sequence of str
-        The endings of the names to list, in upper or lower case.
+        File extensions to list, in any case.
 
     Returns
     -------
     paths : list of Path
+        The image files.
 
     Examples
     --------
@@ -113,21 +116,21 @@ def list_images(folder: str | os.PathLike[str], *, extensions: Sequence[str] = E
 
 
 def check_limits(max_side: int | None, max_pixels: int) -> None:
-    """The two limits on the size of a picture."""
+    """Check both limits on the size of a picture."""
     if max_side is not None:
         validation.integer("max_side", max_side, 1)
     validation.integer("max_pixels", max_pixels, 1)
 
 
 def name_of(image: object, index: int | None) -> str:
-    """What to call an image in a message."""
+    """Name of an image in messages."""
     if isinstance(image, str | os.PathLike):
         return f"'{os.fspath(image)}'"
     return "image" if index is None else f"image {index}"
 
 
 def at_most(max_side: int | None) -> Sizes:
-    """Sizes whose longer side has at most so many pixels."""
+    """Function that limits the longer side of a size."""
 
     def shrink(width: int, height: int) -> tuple[int, int]:
         ratio = 1.0 if max_side is None else min(1.0, max_side / max(width, height))
@@ -137,7 +140,7 @@ def at_most(max_side: int | None) -> Sizes:
 
 
 def read_picture(image: ImageLike, name: str, enough: Sizes, max_pixels: int) -> Picture:
-    """The picture of a file or an array. That of a JPEG may come smaller, but no smaller than is ``enough``."""
+    """Read the picture of a file or an array. A JPEG may be decoded smaller, but not below ``enough``."""
     if isinstance(image, np.ndarray):
         values, full_size = image, image.shape[1::-1]
     elif isinstance(image, str | os.PathLike):
@@ -150,7 +153,7 @@ def read_picture(image: ImageLike, name: str, enough: Sizes, max_pixels: int) ->
 def decode(
     path: Path, name: str, enough: Sizes, max_pixels: int, mode: str = "L"
 ) -> tuple[NDArray[Any], tuple[int, int]]:
-    """The values of a file, upright, and its full size; those of a JPEG in grey (``mode="L"``) or in colour (RGB)."""
+    """Decode a file: upright values and full size. JPEG is decoded in grey (``mode="L"``) or colour (``"RGB"``)."""
     if not path.is_file():
         raise ImageError(f"{name} must be a file, but there is {'something else' if path.exists() else 'none'}")
     try:
@@ -170,16 +173,16 @@ def decode(
     except UnidentifiedImageError as error:
         found = f"{path.stat().st_size} bytes of something else"
         raise ImageError(f"{name} must be an image in one of {', '.join(FORMATS)}, got {found}") from error
-    except Exception as error:  # damaged files raise whatever the decoder stumbled over
+    except Exception as error:  # damaged files raise errors of many types
         raise ImageError(f"{name} must be a whole and valid image: {str(error) or type(error).__name__}") from error
     return values, (height, width) if turned else (width, height)
 
 
 def to_array(image: Image.Image, name: str) -> NDArray[Any]:
-    """The values of a decoded file as one of the arrays that `to_grey` takes."""
+    """Values of a decoded image, as an array that `to_grey` accepts."""
     if image.mode == "F":
         raise ImageError(f"{name} must hold 8 or 16 bits a value, got floats")
-    if image.mode.startswith("I"):  # 16 bits, be it that Pillow spends 32 on them
+    if image.mode.startswith("I"):  # 16 bits, stored in 16 or 32
         return np.asarray(image).clip(0, 65535).astype(np.uint16)
     if image.has_transparency_data:
         return np.asarray(image.convert("RGBA"))
@@ -187,7 +190,7 @@ def to_array(image: Image.Image, name: str) -> NDArray[Any]:
 
 
 def to_grey(values: NDArray[Any], name: str) -> NDArray[np.uint8]:
-    """An array as grey bytes."""
+    """Convert an array to 8-bit grey."""
     if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (1, 3, 4)):
         raise ImageError(
             f"{name} must have shape (height, width), or (height, width, channels) with 1, 3 or 4 channels, "
@@ -208,7 +211,7 @@ def to_grey(values: NDArray[Any], name: str) -> NDArray[np.uint8]:
 
 
 def to_bytes(values: NDArray[Any], name: str) -> NDArray[np.uint8]:
-    """Values of any dtype that images have, the full range of it becoming 0 to 255."""
+    """Convert values to uint8, mapping the full range of their dtype to 0-255."""
     if values.dtype == np.uint8:
         return values
     if values.dtype == np.uint16:
@@ -223,7 +226,7 @@ def to_bytes(values: NDArray[Any], name: str) -> NDArray[np.uint8]:
 
 
 def resize(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """The picture in another width and height: means of the pixels when it shrinks, linear when it grows."""
+    """Resize a picture: area averaging to shrink, linear interpolation to enlarge."""
     height, width = pixels.shape
     if size == (width, height):
         return pixels

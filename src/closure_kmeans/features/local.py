@@ -1,7 +1,7 @@
-"""Local features: SIFT descriptors of many small regions of a picture, and where those are.
+"""Local features: SIFT descriptors of image regions, and the geometry of the regions.
 
-The regions are extrema of differences of Gaussians (DoG, Lowe 2004) or maximally stable extremal regions (MSER, Matas
-et al. 2002), as OpenCV finds them.
+Regions are extrema of differences of Gaussians (DoG, Lowe 2004) or maximally stable extremal regions (MSER, Matas et
+al. 2002), detected by OpenCV.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from closure_kmeans import validation
 from closure_kmeans.features.extract import Images, Options, Skipped, extract
 from closure_kmeans.features.images import MAX_PIXELS, Picture, at_most, check_limits, resize
 
-# More regions than with the defaults. How many depends on OpenCV's version: 5.0.0 takes ``min_diversity`` for the least
-# variation, so that it leaves out the most stable regions; others find more.
+# Detects more regions than the defaults. The number depends on OpenCV's version: 5.0.0 reads ``min_diversity`` as the
+# smallest variation, which discards the most stable regions; other versions find more.
 MSER_SETTINGS: dict[str, Any] = {"delta": 2, "min_area": 30, "max_variation": 0.5, "min_diversity": 0.2}
-# Pixels a side without which OpenCV's MSER refuses to work.
+# Smallest side of a picture that OpenCV's MSER accepts.
 MSER_MIN_SIDE = 3
-# Regions narrower than that are lines: they have no scale.
+# Smallest keypoint size in pixels; thinner regions are lines and have no scale.
 MIN_SCALE = 1.0
 
 
 class LocalFeatures(NamedTuple):
-    """The local features of many images, one image after the other."""
+    """Local features of many images, image by image."""
 
     keypoints: NDArray[np.float32]  # (m, 4) x, y, scale (a diameter) in pixels of the full picture, angle in degrees
     descriptors: NDArray[np.uint8]  # (m, 128)
     offsets: NDArray[np.int64]  # (n_images + 1,) image i holds rows offsets[i]:offsets[i + 1]
-    skipped: list[Skipped]  # images that could not be used; they hold no rows
+    skipped: list[Skipped]  # unusable images; they have no rows
 
 
 def local_features(
@@ -47,23 +47,23 @@ def local_features(
     verbose: int = 0,
     callback: Callable[[], Any] | None = None,
 ) -> LocalFeatures:
-    """Compute SIFT descriptors of the images' regions, and the geometry of these.
+    """Compute SIFT descriptors of image regions, and the geometry of the regions.
 
     Parameters
     ----------
     images : folder, file, sequence of paths and arrays, or array of shape (n, height, width[, channels])
-        `load_image` says which files and arrays; a folder is searched by `list_images`.
+        See `load_image` for files and arrays; folders are searched by `list_images`.
     detector : {"dog", "mser"}, default="dog"
         Extrema of differences of Gaussians, or maximally stable extremal regions.
     max_side : int, optional
-        Shrink larger pictures so that their longer side has this many pixels. The keypoints are those of the full
-        picture all the same.
+        Shrink larger pictures so that their longer side has this many pixels. Keypoints still refer to the full
+        picture.
     max_pixels : int, default=67108864
-        Refuse a file that holds more pixels, before decoding it.
+        Reject files with more pixels before decoding.
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be used.
     n_threads : int, optional
-        Number of threads; by default as many as the process may use CPUs.
+        Number of threads; by default the number of CPUs available to the process.
     verbose : int, default=0
         1 shows a progress bar.
     callback : callable, optional
@@ -72,13 +72,13 @@ def local_features(
     Returns
     -------
     features : LocalFeatures
-        Named tuple of ``keypoints``, ``descriptors``, ``offsets`` and ``skipped``. A picture without any structure has
-        no rows.
+        Named tuple of ``keypoints``, ``descriptors``, ``offsets`` and ``skipped``. A picture without structure has no
+        rows.
 
     Notes
     -----
-    An MSER region becomes a keypoint by the rectangle of least area around it: its centre, the square root of its area,
-    and the direction of its longer side, from 0 to 180 degrees. Regions as thin as a line are left out.
+    The keypoint of an MSER region comes from its minimum-area rectangle: the centre, the square root of the area, and
+    the direction of the longer side, from 0 to 180 degrees. Regions as thin as a line are discarded.
 
     Examples
     --------
@@ -111,18 +111,19 @@ def local_features(
 
 
 def root_sift(descriptors: ArrayLike) -> NDArray[np.float32]:
-    """Turn SIFT descriptors into RootSIFT: the square roots of their values as shares of the sum.
+    """Convert SIFT to RootSIFT: L1-normalise, then take square roots (Arandjelović and Zisserman 2012).
 
-    Euclidean distances between the results compare the descriptors as histograms, which suits them better.
+    The Euclidean distance of RootSIFT is proportional to the Hellinger distance of the histograms.
 
     Parameters
     ----------
     descriptors : array of shape (m, 128)
+        SIFT descriptors.
 
     Returns
     -------
     rooted : ndarray of shape (m, 128), dtype float32
-        Rows of length 1; a row of zeros stays one.
+        Rows of unit length; zero rows stay zero.
 
     Examples
     --------
@@ -149,13 +150,13 @@ def describe_regions(picture: Picture, detector: str) -> tuple[NDArray[np.float3
 
 
 def describe_dog(pixels: NDArray[np.uint8]) -> tuple[Sequence[cv2.KeyPoint], NDArray[Any]]:
-    """OpenCV's keypoints at extrema of differences of Gaussians, and their descriptors."""
+    """DoG keypoints of OpenCV, and their descriptors."""
     found, descriptors = cv2.SIFT.create().detectAndCompute(pixels, None)
     return found, descriptors
 
 
 def describe_mser(pixels: NDArray[np.uint8]) -> tuple[Sequence[cv2.KeyPoint], NDArray[Any]]:
-    """A keypoint at each MSER region that is not as thin as a line nor flat, and their descriptors."""
+    """Keypoints of MSER regions that are neither thin nor flat, and their descriptors."""
     regions: Sequence[Any] = ()
     if min(pixels.shape) >= MSER_MIN_SIDE:
         regions, _ = cv2.MSER.create(**MSER_SETTINGS).detectRegions(pixels)
@@ -163,15 +164,15 @@ def describe_mser(pixels: NDArray[np.uint8]) -> tuple[Sequence[cv2.KeyPoint], ND
     if not keypoints:
         return (), np.empty((0, 128))
     found, descriptors = cv2.SIFT.create().compute(pixels, keypoints)
-    described = np.any(descriptors != 0, axis=1)  # some versions find regions in flat pictures
+    described = np.any(descriptors != 0, axis=1)  # some OpenCV versions find regions in flat pictures
     return [point for point, kept in zip(found, described, strict=True) if kept], descriptors[described]
 
 
 def region_keypoint(region: NDArray[np.int32]) -> cv2.KeyPoint:
-    """The rectangle of least area around a region: its centre, the root of its area, the direction of its longer side.
+    """Keypoint of a region's minimum-area rectangle: centre, square root of the area, direction of the longer side.
 
-    Versions of OpenCV differ in which side they measure the angle of, and their SIFT takes angles below 0 without an
-    error and fills the wrong bins: so it is that of the longer side, and never negative.
+    OpenCV versions differ in the side whose angle ``minAreaRect`` returns, and SIFT fills wrong bins for negative
+    angles. Therefore the angle is normalised to the longer side, 0 to 180 degrees.
     """
     (x, y), (width, height), angle = cv2.minAreaRect(region)
     scale = math.sqrt(width * height)
@@ -183,7 +184,7 @@ DETECTORS = {"dog": describe_dog, "mser": describe_mser}
 
 
 def to_full_size(keypoints: NDArray[np.float32], picture: Picture) -> NDArray[np.float32]:
-    """Keypoints in pixels of the picture as it was before it was shrunk. The middle of a pixel is a whole number."""
+    """Scale keypoints to the full picture. Pixel centres have integer coordinates."""
     ratios = np.array(picture.full_size, np.float32) / np.array(picture.pixels.shape[::-1], np.float32)
     keypoints[:, :2] = (keypoints[:, :2] + 0.5) * ratios - 0.5
     keypoints[:, 2] *= np.sqrt(ratios.prod())

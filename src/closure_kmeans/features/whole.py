@@ -1,6 +1,6 @@
-"""Descriptors of a whole picture: GIST (Oliva and Torralba 2001) and HOG (Dalal and Triggs 2005).
+"""Descriptors of whole pictures: GIST (Oliva and Torralba 2001) and HOG (Dalal and Triggs 2005).
 
-Both see the middle square of the picture, scaled to one size, and work on blocks of such squares.
+Both use the central square of a picture, scaled to a fixed size, and process blocks of squares.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from closure_kmeans.features.images import MAX_PIXELS, Picture, resize
 # GIST: mean responses in 4 x 4 cells to Gabor filters of 3 scales, finest first, and 8 orientations.
 GIST_CELLS, GIST_SCALES, GIST_ORIENTATIONS = 4, 3, 8
 GIST_DIMENSIONS = GIST_CELLS**2 * GIST_SCALES * GIST_ORIENTATIONS
-# Cycles a pixel in the middle of the finest scale, and how much coarser each further scale is.
+# Centre frequency of the finest scale in cycles per pixel, and the ratio between scales.
 FINEST, COARSER = 0.3, 1.85
-# How narrow the filters are: in frequency relative to their middle, and in angle.
+# Inverse bandwidths of the filters: radial, relative to the centre frequency, and angular.
 RADIAL_WIDTH, ANGULAR_WIDTH = 3.5, 2 * np.pi * (GIST_ORIENTATIONS / 8) ** 2
-# What is less is nothing: products too small for a normal float would take the processor many times as long.
+# Smaller filter values become zero: subnormal products would be very slow.
 NO_RESPONSE = 1e-9
-# Pixels mirrored around the picture: more than three standard deviations of the coarsest filter.
+# Mirrored border in pixels: more than three standard deviations of the coarsest filter.
 BORDER = 16
-# Local contrast: what is coarser than so many cycles a picture is taken away, and what is left divided by its local
-# standard deviation plus a constant that keeps flat parts flat.
+# Local contrast normalisation: a high-pass filter with this cutoff in cycles per picture, and division by the local
+# standard deviation plus a constant for flat parts.
 CONTRAST_CYCLES, CONTRAST_FLOOR = 4, 0.2
 
 # HOG: 8 x 8 cells of 8 x 8 pixels, 9 orientations without sign, blocks of 2 x 2 cells that do not overlap.
 HOG_SIZE, HOG_CELLS, HOG_ORIENTATIONS, HOG_BLOCK = 64, 8, 9, 2
 HOG_DIMENSIONS = HOG_CELLS**2 * HOG_ORIENTATIONS
-# L2-Hys: no value of a block may be larger, relative to the block's length; the epsilon keeps empty blocks empty.
+# L2-Hys: clipping threshold of normalised blocks, and a constant for empty blocks.
 HOG_CLIP, HOG_EPSILON = 0.2, 1e-5
 
 
 class ImageVectors(NamedTuple):
-    """One vector an image, without those that could not be used."""
+    """One vector for each usable image."""
 
     vectors: NDArray[np.float32]  # (m, d)
-    images: NDArray[np.int64]  # (m,) the place of each among the images
-    skipped: list[Skipped]  # the others, and why
+    images: NDArray[np.int64]  # (m,) index of each vector's image
+    skipped: list[Skipped]  # unusable images, and why
 
 
 def gist(
@@ -56,28 +56,28 @@ def gist(
     n_threads: int | None = None,
     verbose: int = 0,
 ) -> ImageVectors:
-    """Compute GIST, 384 dimensions: how much of which scale and orientation there is where in the picture.
+    """Compute GIST descriptors, 384 dimensions: energy by scale, orientation and position in the picture.
 
     Parameters
     ----------
     images : folder, file, sequence of paths and arrays, or array of shape (n, height, width[, channels])
-        `load_image` says which files and arrays; a folder is searched by `list_images`.
+        See `load_image` for files and arrays; folders are searched by `list_images`.
     size : int, default=64
-        The middle square of each picture is scaled to this many pixels a side, a multiple of 4 from 16 up.
+        The central square of each picture is scaled to this many pixels a side, a multiple of 4 from 16 up.
     max_pixels : int, default=67108864
-        Refuse a file that holds more pixels, before decoding it.
+        Reject files with more pixels before decoding.
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be used.
     n_threads : int, optional
-        Number of threads; by default as many as the process may use CPUs.
+        Number of threads; by default the number of CPUs available to the process.
     verbose : int, default=0
         1 shows a progress bar.
 
     Returns
     -------
     result : ImageVectors
-        Named tuple of ``vectors``, of shape (m, 384), ``images`` and ``skipped``. In a vector the 16 cells, in row
-        order, of a filter follow each other; the 8 orientations of a scale; the scales, the finest first.
+        Named tuple of ``vectors``, of shape (m, 384), ``images`` and ``skipped``. A vector is ordered by scale (finest
+        first), then orientation, then cell in row order.
 
     Examples
     --------
@@ -100,30 +100,30 @@ def hog(
     n_threads: int | None = None,
     verbose: int = 0,
 ) -> ImageVectors:
-    """Compute HOG, 576 dimensions: histograms of the gradient's orientation in 8 x 8 cells of the picture.
+    """Compute HOG descriptors, 576 dimensions: histograms of gradient orientations in 8 x 8 cells.
 
-    The middle square of each picture is scaled to 64 x 64 pixels. A pixel votes with the length of its gradient, split
-    between the 2 nearest of 9 orientations (without sign) and the 4 nearest of the 8 x 8 cells. Each block of 2 x 2
-    cells is scaled to length 1, its values are clipped at 0.2, and it is scaled to length 1 again.
+    The central square of each picture is scaled to 64 x 64 pixels. A pixel votes with its gradient magnitude,
+    interpolated linearly between the 2 nearest of 9 unsigned orientations and the 4 nearest of the 8 x 8 cells. Each
+    block of 2 x 2 cells is L2-normalised, clipped at 0.2, and L2-normalised again.
 
     Parameters
     ----------
     images : folder, file, sequence of paths and arrays, or array of shape (n, height, width[, channels])
-        `load_image` says which files and arrays; a folder is searched by `list_images`.
+        See `load_image` for files and arrays; folders are searched by `list_images`.
     max_pixels : int, default=67108864
-        Refuse a file that holds more pixels, before decoding it.
+        Reject files with more pixels before decoding.
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be used.
     n_threads : int, optional
-        Number of threads; by default as many as the process may use CPUs.
+        Number of threads; by default the number of CPUs available to the process.
     verbose : int, default=0
         1 shows a progress bar.
 
     Returns
     -------
     result : ImageVectors
-        Named tuple of ``vectors``, of shape (m, 576), ``images`` and ``skipped``. The blocks follow each other in row
-        order, in a block its cells, in a cell the orientations.
+        Named tuple of ``vectors``, of shape (m, 576), ``images`` and ``skipped``. A vector is ordered by block in row
+        order, then cell, then orientation.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def describe_squares(
     n_dimensions: int,
     options: Options,
 ) -> ImageVectors:
-    """Describe the middle square of each picture."""
+    """Describe the central square of each picture."""
     none = np.empty((0, n_dimensions), np.float32)
     n_images, blocks, skipped = extract(
         images,
@@ -156,7 +156,7 @@ def describe_squares(
 
 
 def middle_square(picture: Picture, size: int) -> NDArray[np.uint8]:
-    """The largest square in the middle of a picture, scaled."""
+    """Central square of a picture, resized."""
     height, width = picture.pixels.shape
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
@@ -182,7 +182,7 @@ def gist_of_squares(squares: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def normalize_contrast(pictures: NDArray[np.float32], size: int) -> NDArray[np.float32]:
-    """What is fine in the pictures, relative to how much of it there is around each pixel."""
+    """High-pass filter and divide by the local standard deviation."""
     n_pixels = pictures.shape[1]
     fall = CONTRAST_CYCLES / np.sqrt(np.log(2)) / size
     rows, columns = np.fft.fftfreq(n_pixels)[:, np.newaxis], np.fft.rfftfreq(n_pixels)
@@ -200,7 +200,7 @@ def normalize_contrast(pictures: NDArray[np.float32], size: int) -> NDArray[np.f
 
 @lru_cache(maxsize=4)
 def gabor_filters(n_pixels: int) -> NDArray[np.float32]:
-    """The filters in the frequency domain, of shape (24, n_pixels, n_pixels); orientations within scales."""
+    """Gabor filters in the frequency domain, of shape (24, n_pixels, n_pixels); orientations within scales."""
     rows, columns = np.fft.fftfreq(n_pixels)[:, np.newaxis], np.fft.fftfreq(n_pixels)
     radius, angle = np.hypot(rows, columns), np.arctan2(rows, columns)
     filters = []
@@ -224,7 +224,7 @@ def hog_of_squares(squares: NDArray[np.uint8]) -> NDArray[np.float32]:
     across = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
     down = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
     length = np.hypot(across, down)
-    place = np.arctan2(down, across) * (HOG_ORIENTATIONS / np.pi) - 0.5  # bin b has its middle at b
+    place = np.arctan2(down, across) * (HOG_ORIENTATIONS / np.pi) - 0.5  # the centre of bin b is at b
     lower = np.floor(place)
     share = place - lower
     votes = np.zeros((n, HOG_ORIENTATIONS, HOG_SIZE, HOG_SIZE), np.float32)
@@ -238,14 +238,14 @@ def hog_of_squares(squares: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 @lru_cache(maxsize=1)
 def cell_weights() -> NDArray[np.float32]:
-    """How much a row of pixels counts in a row of cells, of shape (8, 64): less and less to the middle of the next."""
+    """Linear interpolation weights of rows of pixels for rows of cells, of shape (8, 64)."""
     side = HOG_SIZE // HOG_CELLS
     middles = side * (np.arange(HOG_CELLS)[:, np.newaxis] + 0.5)
     return np.maximum(0, 1 - np.abs(np.arange(HOG_SIZE) + 0.5 - middles) / side).astype(np.float32)
 
 
 def normalize_blocks(cells: NDArray[Any]) -> NDArray[np.float32]:
-    """Scale, clip and scale again the blocks of 2 x 2 cells (L2-Hys): (n, 8, 8, 9) to (n, 16, 36)."""
+    """L2-Hys normalisation of blocks of 2 x 2 cells: (n, 8, 8, 9) to (n, 16, 36)."""
     n, across = len(cells), HOG_CELLS // HOG_BLOCK
     blocks = cells.reshape(n, across, HOG_BLOCK, across, HOG_BLOCK, HOG_ORIENTATIONS).swapaxes(2, 3)
     blocks = blocks.reshape(n, across**2, HOG_BLOCK**2 * HOG_ORIENTATIONS)
@@ -253,6 +253,6 @@ def normalize_blocks(cells: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def unit_length(blocks: NDArray[Any]) -> NDArray[np.float32]:
-    """Blocks scaled to length 1; those without any value stay as they are."""
+    """L2-normalise blocks; zero blocks stay zero."""
     scaled: NDArray[np.float32] = blocks / np.sqrt(np.sum(blocks**2, axis=2, keepdims=True) + HOG_EPSILON**2)
     return scaled

@@ -1,4 +1,4 @@
-"""The local features of a collection of images, by name: what everything else in the retrieval begins with."""
+"""Collections of images with their local features, the input of the retrieval."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 from closure_kmeans.files import FileFormatError, reading
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
-# What a file of features is called in it.
+# Kind of the file.
 COLLECTION = "collection"
-# What names are joined by in a file: no name has it.
+# Separator of names in a file; names cannot contain it.
 SEPARATOR = "\0"
 
 
 class Extraction(NamedTuple):
-    """How local features are taken from images."""
+    """Settings of the feature extraction."""
 
     detector: str = "dog"
     max_side: int | None = 1024
 
 
 class Collection(NamedTuple):
-    """Images and their local features, one image after the other."""
+    """Images and their local features, image by image."""
 
-    names: list[str]  # (N,) paths below the folder, no two the same
+    names: list[str]  # (N,) paths below the folder, distinct
     folder: str | None  # where the images are
     keypoints: NDArray[np.float32]  # (m, 4) x, y, diameter, angle; or (m, 5) x, y, a, b, c of ellipses
     descriptors: NDArray[Any]  # (m, d)
@@ -48,15 +48,16 @@ def collect(
     verbose: int = 0,
     callback: Callable[[], Any] | None = None,
 ) -> Collection:
-    """Take the local features of all images in a folder and the folders below it.
+    """Extract local features of all images in a folder, recursively.
 
     Parameters
     ----------
     folder : path
+        Folder of the images.
     extraction : Extraction
-        The detector, and the longer side to which larger pictures are shrunk.
+        Detector, and the longer side that larger pictures are resized to.
     names : sequence of str, optional
-        Paths below the folder of the images to take, which may be none; by default all there are, at least one.
+        Paths of images below the folder, possibly none; by default all images, at least one.
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be read.
     n_threads : int, optional
@@ -91,14 +92,14 @@ def collect(
         folder=str(Path(folder).resolve()),
         keypoints=features.keypoints,
         descriptors=features.descriptors,
-        offsets=np.delete(features.offsets, left_out),  # they hold no rows
+        offsets=np.delete(features.offsets, left_out),  # skipped images have no rows
         skipped=[entry.reason for entry in features.skipped],
         extraction=extraction,
     )
 
 
 def image_names(folder: str | os.PathLike[str]) -> list[str]:
-    """What the images of a folder are known by, of which there must be some: their paths below it."""
+    """Paths of all images below a folder; at least one."""
     from closure_kmeans.features import list_images
 
     names = [path.relative_to(folder).as_posix() for path in list_images(folder)]
@@ -108,7 +109,7 @@ def image_names(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def take(collection: Collection, n_images: int) -> Collection:
-    """The first images of a collection."""
+    """First images of a collection."""
     n_rows = collection.offsets[n_images]
     return collection._replace(
         names=collection.names[:n_images],
@@ -119,7 +120,7 @@ def take(collection: Collection, n_images: int) -> Collection:
 
 
 def join(parts: Sequence[Collection]) -> Collection:
-    """Collections of images of one folder, one behind the other."""
+    """Concatenate collections of one folder."""
     sizes = [np.diff(part.offsets) for part in parts]
     return parts[0]._replace(
         names=[name for part in parts for name in part.names],
@@ -151,9 +152,9 @@ def save_collection(path: str | os.PathLike[str], collection: Collection) -> Non
 
 
 def load_collection(path: str | os.PathLike[str]) -> Collection:
-    """Read a collection that was saved, memory-mapped.
+    """Read a saved collection, memory-mapped.
 
-    ``save_collection`` has an example.
+    See ``save_collection`` for an example.
     """
     path = Path(path)
     path.stat()
@@ -173,12 +174,12 @@ def load_collection(path: str | os.PathLike[str]) -> Collection:
 
 
 def pack_names(names: Sequence[str]) -> NDArray[np.uint8]:
-    """Names as bytes."""
+    """Encode names as bytes."""
     return np.frombuffer(SEPARATOR.join(names).encode("utf-8", "surrogateescape"), np.uint8)
 
 
 def unpack_names(path: Path, packed: NDArray[Any]) -> list[str]:
-    """Names from bytes; none leads out of the folder that it is in."""
+    """Decode names; they must be distinct and stay inside their folder."""
     if packed.dtype != np.uint8 or packed.ndim != 1:
         raise FileFormatError(f"'{path}' must hold names as bytes, but they are {packed.dtype}")
     text = packed.tobytes().decode("utf-8", "surrogateescape")
@@ -192,7 +193,7 @@ def unpack_names(path: Path, packed: NDArray[Any]) -> list[str]:
 
 
 def check_names(names: Sequence[str], known: Container[str] = ()) -> None:
-    """Names are paths below a folder, each of another image, and none is known."""
+    """Check that names are distinct paths below a folder, and none is known."""
     new: set[str] = set()
     for name in names:
         if name in known:
@@ -205,13 +206,13 @@ def check_names(names: Sequence[str], known: Container[str] = ()) -> None:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a name stays below the folder that it is relative to."""
+    """Whether a relative path stays below its folder."""
     parts = name.replace("\\", "/").split("/")
     return "" not in parts and ".." not in parts and SEPARATOR not in name and not (os.name == "nt" and ":" in name)
 
 
 def check_rows(path: Path, arrays: Arrays, row_names: tuple[str, ...], n_images: int) -> None:
-    """The rows of all images must be those that there are."""
+    """Check that the offsets cover all rows."""
     offsets = arrays["offsets"]
     n_rows = {len(arrays[name]) for name in row_names}
     fits = offsets.shape == (n_images + 1,) and offsets.dtype == np.int64 and len(n_rows) == 1

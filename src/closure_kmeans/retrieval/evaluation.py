@@ -1,4 +1,4 @@
-"""How good rankings are, by the protocols of UKBench and of Oxford Buildings."""
+"""Retrieval scores by the protocols of UKBench and Oxford Buildings."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from closure_kmeans.files import FileFormatError
 Name = TypeVar("Name")
 Box = tuple[float, float, float, float]
 
-# Photos of an object in UKBench, which follow each other.
+# Consecutive images of one object in UKBench.
 UKBENCH_GROUP = 4
-# What stands before the name of a query's image in the ground truth of Oxford; Paris has nothing.
+# Prefix of image names in Oxford's ground truth; Paris has none.
 OXFORD_PREFIX = "oxc1_"
 
 
 class OxfordQuery(NamedTuple):
-    """A query of Oxford or Paris Buildings, and what it should find. Images are named without extension."""
+    """Query of Oxford or Paris Buildings with its ground truth; image names have no extension."""
 
     name: str
     image: str
@@ -32,9 +32,9 @@ class OxfordQuery(NamedTuple):
 
 
 def average_precision(ranking: Iterable[Name], positives: Collection[Name], junk: Collection[Name] = ()) -> float:
-    """Average precision as Oxford Buildings has it: the area under precision over recall, by trapezoids, from 1 on.
+    """Average precision by Oxford's protocol: area under precision over recall by trapezoids, starting at precision 1.
 
-    Junk is skipped as if it were not in the ranking; what is listed twice counts once.
+    Junk images are removed from the ranking; repeated images count once.
 
     >>> average_precision(["a", "x", "b"], {"a", "b"})
     0.7916666666666666
@@ -52,9 +52,9 @@ def average_precision(ranking: Iterable[Name], positives: Collection[Name], junk
 
 
 def ukbench_score(rankings: Sequence[ArrayLike]) -> float:
-    """The mean number of images of a query's own group among the first 4, from 0 to 4.
+    """Mean number of images of the query's own group among the first 4, from 0 to 4.
 
-    Ranking i is that of image i, which shows object ``i // 4``; it is one of the images itself.
+    ``rankings[i]`` is the ranking of image i, which shows object ``i // 4`` and is itself in the collection.
 
     >>> ukbench_score([[0, 1, 2, 3], [1, 9, 0, 8], [2], [3, 2]])
     2.25
@@ -69,7 +69,7 @@ def ukbench_score(rankings: Sequence[ArrayLike]) -> float:
 
 
 def oxford_score(queries: Iterable[OxfordQuery], rank: Callable[[OxfordQuery], Iterable[str]]) -> float:
-    """The mean average precision of queries; ``rank`` names the images that a query finds, without extension.
+    """Mean average precision over queries; ``rank`` returns the ranked image names of a query, without extension.
 
     >>> query = OxfordQuery("tower_1", "tower", (0, 0, 9, 9), frozenset({"a", "b"}), frozenset())
     >>> oxford_score([query], lambda query: ["a", "b", "x"])

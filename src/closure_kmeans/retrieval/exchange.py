@@ -1,6 +1,6 @@
-"""Vocabularies for other tools, and descriptors from them: COLMAP, VISE, and OpenCV's trainer.
+"""Vocabularies for COLMAP, VISE and OpenCV's trainer, and descriptors from COLMAP and VISE.
 
-``closure_kmeans.export`` writes the centres of a model as a FAISS index, and ``save_vectors`` as an ``.npy`` file.
+``closure_kmeans.export`` writes the centres of a model as a FAISS index, and ``save_vectors`` writes them as ``.npy``.
 """
 
 from __future__ import annotations
@@ -22,36 +22,37 @@ from closure_kmeans.base import BaseKMeans
 from closure_kmeans.blas import blas
 from closure_kmeans.files import FileFormatError, file_size, library, reading, replacing
 
-# COLMAP's tree: version, width of descriptors, bits of the Hamming embedding, and the number of the feature SIFT.
+# COLMAP's tree: version, dimension of descriptors, bits of the Hamming embedding, feature type SIFT.
 COLMAP_VERSION, COLMAP_WIDTH, COLMAP_BITS, COLMAP_SIFT = 2, 128, 64, 0
-# Members of a word from which on the medians of their projections say something.
+# Fewest members of a word whose Hamming thresholds are estimated.
 COLMAP_MEMBERS = 5
-# Centres above which COLMAP finds a word by cells, and cells that it looks into.
+# Number of centres above which the tree has an inverted-file index, and its nprobe.
 COLMAP_MANY, COLMAP_PROBES = 1000, 16
-# Types of VISE's descriptors.
+# Descriptor types of VISE.
 VISE_TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<u1"), 4: np.dtype("<f4")}
 VISE_FLOATS = 4
-# What stands before the centres in VISE's file of words; and VISE holds the size of a file in 32 bits.
+# Header of VISE's file of words. VISE stores file sizes in 32 bits.
 VISE_HEADER = struct.Struct("<B7If")
 VISE_TOO_LARGE = 2**32
-# The bit of OpenCV's criteria that says that their count holds.
+# ``cv2.TERM_CRITERIA_COUNT``.
 OPENCV_COUNT = 1
 
 
 def save_colmap_tree(
     path: str | os.PathLike[str], model: BaseKMeans, descriptors: ArrayLike, random_state: int | None = 0
 ) -> None:
-    """Write a vocabulary tree that COLMAP (3.12 and later) reads, without any images in it.
+    """Write a vocabulary tree without images for COLMAP (3.12 and later).
 
     Parameters
     ----------
     path : path
+        File to write.
     model : fitted estimator
-        Of descriptors as COLMAP has them, which are those of ``root_bytes``: RootSIFT times 512.
+        Model of descriptors in COLMAP's format, as ``root_bytes`` returns them: RootSIFT times 512.
     descriptors : (m, 128) array
-        Descriptors like those that the model was fitted to: they give the words' Hamming embeddings.
+        Descriptors like the model's training data, for the Hamming embedding.
     random_state : int, default=0
-        Seed of the embedding's projection.
+        Seed of the random projection of the embedding.
 
     Examples
     --------
@@ -73,7 +74,7 @@ def save_colmap_tree(
     rng = check.generator(random_state)
     projection = np.linalg.qr(rng.standard_normal((COLMAP_WIDTH, COLMAP_WIDTH)))[0][:COLMAP_BITS].astype("<f4")
     record = np.dtype([("status", "u1"), ("idf", "<f4"), ("thresholds", "<f4", COLMAP_BITS), ("entries", "<u4")])
-    words = np.zeros(len(centers), record)  # packed: no bytes between the fields
+    words = np.zeros(len(centers), record)  # packed: no padding
     words["status"], words["thresholds"] = _embed(model.predict(rows), rows, projection, len(centers))
     with replacing(Path(path)) as beside, beside.open("wb") as file:
         file.write(struct.pack("<4i", COLMAP_VERSION, COLMAP_WIDTH, COLMAP_BITS, COLMAP_SIFT))
@@ -85,7 +86,7 @@ def save_colmap_tree(
 
 
 def _word_finder(faiss: Any, centers: NDArray[np.float32]) -> Any:
-    """A FAISS index that holds the words, its cells found by our own k-means."""
+    """FAISS index of the words; its coarse cells come from ClosureKMeans."""
     n_cells = int(np.sqrt(len(centers))) if len(centers) > COLMAP_MANY else 1
     cells = ClosureKMeans(n_cells, random_state=0).fit(centers).cluster_centers_
     quantizer = faiss.IndexFlatL2(centers.shape[1])
@@ -102,7 +103,7 @@ def _word_finder(faiss: Any, centers: NDArray[np.float32]) -> Any:
 def _embed(
     labels: NDArray[np.int32], rows: NDArray[Any], projection: NDArray[np.float32], n_words: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Which words have enough members, and the medians of their members' projections."""
+    """Words with enough members, and the medians of their members' projections: the Hamming thresholds."""
     order = np.argsort(labels, kind="stable")
     starts = np.searchsorted(labels[order], np.arange(n_words + 1))
     known = (np.diff(starts) >= COLMAP_MEMBERS).astype(np.uint8)
@@ -119,8 +120,9 @@ def read_colmap_descriptors(path: str | os.PathLike[str]) -> tuple[NDArray[np.ui
     Returns
     -------
     descriptors : (m, 128) array of uint8
+        Descriptors, ordered by image id.
     offsets : (n_images + 1,) array
-        The i-th image that has descriptors, by its number in the database, holds ``offsets[i]:offsets[i + 1]``.
+        The i-th image with descriptors holds rows ``offsets[i]:offsets[i + 1]``.
     """
     path = Path(path)
     file_size(path, minimum=1)
@@ -129,7 +131,7 @@ def read_colmap_descriptors(path: str | os.PathLike[str]) -> tuple[NDArray[np.ui
         closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database,
     ):
         columns = {row[1] for row in database.execute("PRAGMA table_info(descriptors)")}
-        of_sift = f"WHERE type = {COLMAP_SIFT}" if "type" in columns else ""  # older ones hold nothing else
+        of_sift = f"WHERE type = {COLMAP_SIFT}" if "type" in columns else ""  # older versions store only SIFT
         found = database.execute(f"SELECT rows, cols, data FROM descriptors {of_sift} ORDER BY image_id")
         blocks = [_read_blob(path, *row) for row in found]
     offsets = np.cumsum([0, *map(len, blocks)])
@@ -195,7 +197,7 @@ def save_vise_words(path: str | os.PathLike[str], model: BaseKMeans, n_descripto
 def read_vise_words(path: str | os.PathLike[str]) -> NDArray[np.float32]:
     """Read the centres in VISE's ``bowcluster.bin``, memory-mapped.
 
-    ``save_vise_words`` has an example.
+    See ``save_vise_words`` for an example.
     """
     path = Path(path)
     size = file_size(path, minimum=VISE_HEADER.size)
@@ -209,19 +211,19 @@ def read_vise_words(path: str | os.PathLike[str]) -> NDArray[np.float32]:
 
 
 class BOWKMeansTrainer:
-    """A drop-in for the class of the same name that OpenCV 5 no longer has, by cluster closures.
+    """Replacement for the class of this name that OpenCV 5 removed, by cluster closures.
 
     Parameters
     ----------
     clusterCount : int
         Number of words.
     termcrit : (type, count, epsilon), optional
-        OpenCV's criteria; a type with ``cv2.TERM_CRITERIA_COUNT`` limits the iterations to the count. Otherwise a fit
-        ends when it has converged.
+        OpenCV's criteria. A type with ``cv2.TERM_CRITERIA_COUNT`` limits the number of iterations; otherwise a fit ends
+        when it converges.
     attempts : int, default=1
-        Fits from different starts, of which the best is kept. OpenCV's default of 3 makes up for its random starts.
+        Number of fits with different seeds; the best is kept. OpenCV's default is 3, for its random starts.
     flags : int, optional
-        OpenCV's kinds of random starts, all of which are replaced by the start from a tree.
+        Ignored: OpenCV's kinds of random starts. Fits start from a tree.
     **settings
         Parameters of :class:`~closure_kmeans.ClosureKMeans`.
 
@@ -262,19 +264,19 @@ class BOWKMeansTrainer:
         self._descriptors.append(rows)
 
     def getDescriptors(self) -> list[NDArray[Any]]:  # noqa: N802
-        """The descriptors that were added."""
+        """All descriptors that were added."""
         return self._descriptors
 
     def descriptorsCount(self) -> int:  # noqa: N802
-        """How many they are."""
+        """Number of descriptors."""
         return sum(map(len, self._descriptors))
 
     def clear(self) -> None:
-        """Forget them."""
+        """Remove all descriptors."""
         self._descriptors = []
 
     def cluster(self, descriptors: ArrayLike | None = None) -> NDArray[np.float32]:
-        """The words: (clusterCount, d), float32. Of given descriptors, or of all that were added."""
+        """Cluster the given descriptors, or all that were added; return the words, (clusterCount, d) float32."""
         if descriptors is None:
             if not self._descriptors:
                 raise ValueError("descriptors must be added before they can be clustered")

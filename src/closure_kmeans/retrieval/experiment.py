@@ -1,4 +1,4 @@
-"""The experiment of the paper's section 4.5: the same images and the same search, and only the codebook differs."""
+"""Codebook comparison of the paper's section 4.5: same images and same search, different codebooks."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ N_RERANK = 200
 
 
 class Scoring(NamedTuple):
-    """A way to score a codebook."""
+    """Settings of one evaluation of a codebook."""
 
-    images: int  # the first of the collection
-    levels: int = 1  # scoring levels, 1 but for hierarchical codebooks
+    images: int  # number of images, the first of the collection
+    levels: int = 1  # scoring levels; 1 unless the codebook is hierarchical
     norm: str = "l1"
     reranked: bool = False
 
 
 class Score(NamedTuple):
-    """What came of it."""
+    """Result of one evaluation."""
 
     score: float
-    search_ms: float  # for a query whose words are known
+    search_ms: float  # mean time per query, without the assignment of words
 
 
 class Row(NamedTuple):
-    """One score, of one codebook."""
+    """One score of one codebook, with its settings."""
 
     method: str
-    words: int  # how many were asked for
+    words: int  # requested number of words
     levels: int
     norm: str
     images: int
     reranked: bool
-    nearest: int  # words of a region
+    nearest: int  # words per region
     root: bool  # RootSIFT, or plain SIFT
     seed: int
     score: float
@@ -82,14 +82,14 @@ SCORES = Stage("scores", _save_row, _load_row)
 
 
 class Indexed(NamedTuple):
-    """A collection whose regions have words, and the index of it."""
+    """Collection with assigned words, and its index."""
 
     collection: Collection
     words: Words
     images: ImageIndex
 
     def query(self, image: int, box: Box | None = None) -> Query:
-        """An image of the collection as a query."""
+        """Query by an image of the collection."""
         own = np.arange(*self.collection.offsets[image : image + 2])
         if box is not None:
             own = own[inside_box(self.collection.keypoints[own], box)]
@@ -98,7 +98,7 @@ class Indexed(NamedTuple):
 
 
 def index_words(collection: Collection, vocabulary: Vocabulary, words: Words) -> Indexed:
-    """Index a collection whose words are known, be it of more images than it has."""
+    """Index a collection with known words, which may include words of further images."""
     words = words.of(slice(collection.offsets[-1]))
     index = ImageIndex(vocabulary, collection.extraction)
     index.add(collection, words)
@@ -106,7 +106,7 @@ def index_words(collection: Collection, vocabulary: Vocabulary, words: Words) ->
 
 
 def ukbench(indexed: Indexed, *, verbose: int = 0, **search: Any) -> float:
-    """The UKBench score of an index, every image a query."""
+    """UKBench score of an index, with every image as a query."""
     queries = tqdm(range(len(indexed.images)), unit="query", leave=False, disable=not verbose)
     return ukbench_score(
         [
@@ -117,7 +117,7 @@ def ukbench(indexed: Indexed, *, verbose: int = 0, **search: Any) -> float:
 
 
 def oxford(indexed: Indexed, queries: Sequence[OxfordQuery], *, verbose: int = 0, **search: Any) -> float:
-    """The mean average precision of an index over queries."""
+    """Mean average precision of an index over queries."""
     stems = check_oxford(indexed.images.names, queries)
     number = {stem: image for image, stem in enumerate(stems)}
 
@@ -129,7 +129,7 @@ def oxford(indexed: Indexed, queries: Sequence[OxfordQuery], *, verbose: int = 0
 
 
 def check_oxford(names: Sequence[str], queries: Sequence[OxfordQuery]) -> list[str]:
-    """The names of images without folders and extensions, by which the queries know them; theirs must be there."""
+    """Stems of image names, by which queries refer to them; check that they are distinct and cover all queries."""
     stems = [PurePosixPath(name).stem for name in names]
     number = {stem: image for image, stem in enumerate(stems)}
     if len(number) < len(stems):
@@ -142,7 +142,7 @@ def check_oxford(names: Sequence[str], queries: Sequence[OxfordQuery]) -> list[s
 
 
 def _warn_of_missing(names: Sequence[str], queries: Sequence[OxfordQuery]) -> None:
-    """Images that a query should find and cannot count as not found, which is not always what was meant."""
+    """Warn of positive images that the collection lacks: they count as not found."""
     there = {PurePosixPath(name).stem for name in names}
     wanted = {image for query in queries for image in query.positives}
     if wanted - there:
@@ -151,7 +151,7 @@ def _warn_of_missing(names: Sequence[str], queries: Sequence[OxfordQuery]) -> No
 
 
 class Codebook(NamedTuple):
-    """What a codebook is known by."""
+    """Key of a codebook."""
 
     seed: int
     words: int
@@ -159,26 +159,26 @@ class Codebook(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is compared; what is named twice counts once."""
+    """Settings to compare; duplicates count once."""
 
     words: Sequence[int]
     methods: Sequence[str]
     norms: Sequence[str] = ("l1",)
     seeds: Sequence[int] = (0,)
     levels: Sequence[int] = (1,)  # of hierarchical codebooks
-    n_nearest: int = 1  # words of a region
+    n_nearest: int = 1  # words per region
     images: Sequence[int | None] = (None,)  # sizes of subsets; None for all
     rerank: bool = False
     root: bool = True
 
     @property
     def codebooks(self) -> list[Codebook]:
-        """All that are learned."""
+        """All codebooks to learn."""
         every = (Codebook(*parts) for parts in product(self.seeds, self.words, self.methods))
         return list(dict.fromkeys(every))
 
     def scorings(self, method: str, n_images: int) -> list[Scoring]:
-        """All ways in which a codebook is scored; those with the same words and index one after the other."""
+        """All evaluations of a codebook, ordered so that equal words and indexes are adjacent."""
         levels = self.levels if method == "hkm" else (1,)
         images = [n_images if size is None else size for size in self.images]
         reranked = (False, True) if self.rerank else (False,)
@@ -196,11 +196,10 @@ def compare(
     n_threads: int | None = None,
     verbose: int = 0,
 ) -> Iterator[Row]:
-    """Learn codebooks from all descriptors and score each; by UKBench unless queries of Oxford are given.
+    """Learn codebooks from all descriptors and evaluate each, by UKBench or with Oxford's queries.
 
-    The codebook of a subset is that of the whole collection. Codebooks and scores are kept in ``folder``, if there is
-    one, each when it is finished, and not made again; ``key`` tells of what the collection was made, and must then be
-    given.
+    Subsets use the codebook of the whole collection. With a ``folder``, codebooks and scores are saved when they are
+    finished, and reused; ``key`` then identifies the collection.
     """
     if folder is not None and not key:
         raise ValueError("with a folder there must be a key, which tells of what the collection was made")
@@ -222,7 +221,7 @@ def compare(
             n_threads=n_threads,
             verbose=verbose,
         )
-        compile_retrieval(few_words(np.dtype(np.uint8), codebook.method))  # before the clock runs
+        compile_retrieval(few_words(np.dtype(np.uint8), codebook.method))  # not timed
         vocabulary = Vocabulary(learned.vocabulary.model, root=plan.root, n_nearest=plan.n_nearest)
         for scoring, found in score_vocabulary(collection, vocabulary, scorings, queries, n_threads, verbose):
             facts = codebook._asdict() | scoring._asdict() | found._asdict()
@@ -250,9 +249,9 @@ def score_vocabulary(
     n_threads: int | None = None,
     verbose: int = 0,
 ) -> Iterator[tuple[Scoring, Score]]:
-    """Score a vocabulary in several ways, whatever its own levels.
+    """Evaluate a vocabulary with several settings, which override its own levels.
 
-    Those of the same levels and images should follow each other.
+    Equal levels and equal numbers of images should be adjacent, so that words and indexes are reused.
     """
     for levels, alike in groupby(scorings, lambda scoring: scoring.levels):
         used = Vocabulary(vocabulary.model, root=vocabulary.root, levels=levels, n_nearest=vocabulary.n_nearest)
@@ -275,7 +274,7 @@ def _score(
 
 
 def check_plan(plan: Plan, names: Sequence[str], queries: Sequence[OxfordQuery] | None) -> None:
-    """What can be known before the long work, from the names of the images alone."""
+    """Check all settings that can be checked by image names alone, before the long work."""
     for n_words in plan.words:
         check.integer("words", n_words, 2)
         check_nearest(plan.n_nearest, n_words)

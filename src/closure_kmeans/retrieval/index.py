@@ -1,4 +1,4 @@
-"""ImageIndex: a collection of images that can be searched by an image, and the file that it is kept in."""
+"""ImageIndex: a collection of images that is searched by image, and its file format."""
 
 from __future__ import annotations
 
@@ -40,37 +40,38 @@ from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 
 class Query(NamedTuple):
-    """What is searched for."""
+    """Words of a query image and the positions of its regions."""
 
     words: Words
     places: Places
 
 
 class Result(NamedTuple):
-    """An image that was found."""
+    """One search result."""
 
-    image: int  # its number in the index
+    image: int  # image number in the index
     name: str
     score: float  # tf-idf, 1 for the same image
-    inliers: int | None = None  # regions in the right place; None if not looked at
-    verified: bool = False  # whether they are in more places than chance would put them in
+    inliers: int | None = None  # number of inliers; None if not verified
+    verified: bool = False  # whether the inliers are more than chance explains
 
 
 class ImageIndex:
-    """Images that can be searched by an image.
+    """Image collection that is searched by image.
 
     Parameters
     ----------
     vocabulary : Vocabulary
+        Visual words.
     extraction : Extraction, optional
-        How features were and will be taken from images.
+        Settings of the feature extraction, for images of the index and for queries.
 
     Attributes
     ----------
     names : list of str
-        The images, by their paths below their folders.
+        Image paths relative to their folders.
     folders : list of str
-        Where the images are, or were when they were added.
+        Folders of the images at the time that they were added.
 
     Examples
     --------
@@ -101,9 +102,9 @@ class ImageIndex:
     # -- images in and out ---------------------------------------------------------------------------------------------
 
     def add(self, collection: Collection, words: Words | None = None, *, verbose: int = 0) -> None:
-        """Add the images of a collection; none may have a name that is there already.
+        """Add the images of a collection; their names must be new.
 
-        ``words`` are those of its regions, if they have been assigned before. ``verbose=1`` shows a progress bar.
+        ``words`` are the words of its regions, if they are known. ``verbose=1`` shows a progress bar.
         """
         check_names(collection.names, known=set(self.names))
         words = words or self.vocabulary.assign(collection.descriptors, verbose=verbose)
@@ -111,7 +112,7 @@ class ImageIndex:
         placed = place(words.words[:, 0], collection.keypoints, collection.offsets)
         placed = placed if self._places is None else join_places(self._places, placed)
         file = inverted.append(self._inverted, words.words, collection.offsets, weights=words.weights)
-        # Only now that all went well.
+        # State changes only after everything succeeded.
         self._inverted, self._places = file, placed
         folder = collection.folder or ""
         if folder not in self.folders:
@@ -121,7 +122,7 @@ class ImageIndex:
         self.names = [*self.names, *collection.names]
 
     def remove(self, names: Iterable[str]) -> None:
-        """Leave out images, by name."""
+        """Remove images by name."""
         check_uncut(self._inverted.images)
         number = {name: image for image, name in enumerate(self.names)}
         asked = [names] if isinstance(names, str) else list(names)
@@ -137,11 +138,11 @@ class ImageIndex:
         self.names = [self.names[image] for image in kept]
 
     def path_of(self, image: int) -> Path:
-        """Where an image is, or was when it was added."""
+        """Path of an image at the time that it was added."""
         return Path(self.folders[self._folder_of[image]]) / self.names[image]
 
     def holds(self, path: str | os.PathLike[str]) -> bool:
-        """Whether a file is one of the images, as far as their folders are where they were."""
+        """Whether a file is one of the images, provided that their folders have not moved."""
         place = Path(path).resolve()
         return any(
             place.is_relative_to(folder) and place.relative_to(folder).as_posix() in self.names
@@ -154,9 +155,9 @@ class ImageIndex:
     def read_query(
         self, image: str | os.PathLike[str] | NDArray[Any], *, box: Box | None = None, n_nearest: int | None = None
     ) -> Query:
-        """Take the features of an image, those inside a box (x1, y1, x2, y2) if one is given.
+        """Extract the features of an image, only those inside a box (x1, y1, x2, y2) if one is given.
 
-        ``n_nearest`` words of each region count, by default as many as in the index.
+        ``n_nearest`` is the number of words of a region, by default as in the vocabulary.
         """
         from closure_kmeans.features import local_features
 
@@ -168,7 +169,7 @@ class ImageIndex:
     def make_query(
         self, keypoints: ArrayLike, descriptors: ArrayLike, *, box: Box | None = None, n_nearest: int | None = None
     ) -> Query:
-        """A query of features that are there already."""
+        """Query from extracted features."""
         points, rows = np.asarray(keypoints, np.float32), np.asarray(descriptors)
         if box is not None:
             inside = inside_box(points, box)
@@ -179,7 +180,7 @@ class ImageIndex:
         return Query(words, place(words.words[:, 0], points))
 
     def query_of(self, image: int, *, box: Box | None = None) -> Query:
-        """An image of the index as a query; each of its regions counts with its nearest word."""
+        """Query by an image of the index, with the nearest word of each region."""
         if self._places is None:
             raise ValueError("the index must hold images, but is empty")
         check_uncut(self._places.words)
@@ -200,19 +201,20 @@ class ImageIndex:
         verification: Verification | None = None,
         n_threads: int | None = None,
     ) -> list[Result]:
-        """Find the images that are most like a query.
+        """Find the images most similar to a query.
 
         Parameters
         ----------
         query : Query
-            Of ``read_query``, ``make_query`` or ``query_of``.
+            From ``read_query``, ``make_query`` or ``query_of``.
         norm : {"l1", "l2"}, default="l1"
+            Norm of the tf-idf vectors.
         n_results : int or None, default=10
-            How many images to find; None for all that share a word.
+            Number of images to find; None for all that share a word.
         n_rerank : int, default=0
-            How many of the best to verify: those with more words in place than chance explains come first.
+            Number of best images to verify spatially. Those with more inliers than chance explains come first.
         verification : Verification, optional
-            How.
+            Settings of the verification.
         n_threads : int, optional
             Threads of the verification.
         """
@@ -243,13 +245,13 @@ class ImageIndex:
         ]
 
     def places_of(self, image: int) -> Places:
-        """Where the words of an image are."""
+        """Words and positions of an image's regions."""
         return self.query_of(image).places
 
     # -- the file ------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the index into one file, beside an old one and then in its place."""
+        """Write the index into one file, atomically."""
         check_uncut(self._inverted.images)
         arrays, facts = pack_vocabulary(self.vocabulary)
         stored = arrays | self._inverted._asdict()
@@ -265,12 +267,12 @@ class ImageIndex:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Open an index that was saved; its arrays are memory-mapped, but for the words. No other file is looked at.
+        """Open an index file. The vocabulary is read, the other arrays are memory-mapped; no other file is opened.
 
         Raises
         ------
         FileFormatError
-            A ``ValueError``: the file is cut, damaged, or no index.
+            A ``ValueError``: the file is truncated, damaged, or not an index.
         """
         path = Path(path)
         path.stat()
@@ -288,7 +290,7 @@ class ImageIndex:
 
 
 def inside_box(keypoints: NDArray[np.float32], box: Box) -> NDArray[np.bool_]:
-    """Which keypoints lie in a box x1, y1, x2, y2."""
+    """Mask of the keypoints inside a box x1, y1, x2, y2."""
     left, top, right, bottom = box
     if not (left < right and top < bottom):
         raise ValueError(f"box must be x1, y1, x2, y2 with x1 < x2 and y1 < y2, got {box}")
@@ -298,7 +300,7 @@ def inside_box(keypoints: NDArray[np.float32], box: Box) -> NDArray[np.bool_]:
 
 
 def _check_arrays(path: Path, arrays: Arrays, n_images: int, n_words: int, n_folders: int) -> None:
-    """Whatever compiled code relies on, but for the image numbers and words, which are looked at as they are used."""
+    """Check shapes, types and offsets that kernels rely on. Image numbers and words are checked when they are used."""
     n_postings = len(arrays["images"])
     n_columns = ELLIPSES if arrays["keypoints"].shape[1] == ELLIPSES else CIRCLES
     shapes = {

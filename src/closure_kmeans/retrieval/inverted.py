@@ -1,8 +1,8 @@
-"""The inverted file: for each word the images that contain it, and tf-idf scores from it (Nistér and Stewénius 2006).
+"""Inverted file and tf-idf ranking (Nistér and Stewénius 2006).
 
-A word weighs ``ln(N / N_i)``, N images, N_i of them with the word i; an image is the vector of its counts times the
-weights, normalised. ``‖q − d‖₁ = 2 − 2 Σ min(q_i, d_i)`` for L1, ``‖q − d‖₂² = 2 − 2 Σ q_i d_i`` for L2: only words
-that both have matter, so a query reads the lists of its own words and nothing else.
+A word weighs ``ln(N / N_i)`` if N_i of N images contain it; an image is its vector of weighted counts, normalised.
+Distances are ``‖q − d‖₁ = 2 − 2 Σ min(q_i, d_i)`` and ``‖q − d‖₂² = 2 − 2 Σ q_i d_i``. Only words that the query and
+the image share matter, so a query reads only the inverted lists of its own words.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ NORMS = ("l1", "l2")
 
 
 class InvertedFile(NamedTuple):
-    """Counts of words in images, as compressed sparse columns, and what weighs them."""
+    """Inverted lists: word counts of images as compressed sparse columns, with weights and norms."""
 
     starts: NDArray[np.int64]  # (k + 1,) word w is in images[starts[w]:starts[w + 1]]
     images: NDArray[np.int32]  # (m,) ascending for each word
-    counts: NDArray[np.float32]  # (m,) how often the image has the word
+    counts: NDArray[np.float32]  # (m,) number of times, or total weight, of the word in the image
     idf: NDArray[np.float32]  # (k,) ln(N / N_i); 0 for a word that no image has
     norms: NDArray[np.float64]  # (2, N) L1 and L2 norms of the images' weighted counts
 
@@ -42,25 +42,25 @@ class InvertedFile(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Images by falling score; of equal ones the first comes first."""
+    """Images by descending score; ties by ascending image number."""
 
     images: NDArray[np.int64]  # (r,)
-    scores: NDArray[np.float64]  # (r,) 1 for the same image, near 0 for one that shares little
+    scores: NDArray[np.float64]  # (r,) 1 for the same image, near 0 for little in common
 
 
 def invert(words: ArrayLike, offsets: ArrayLike, n_words: int, *, weights: ArrayLike | None = None) -> InvertedFile:
-    """Turn the words of images around.
+    """Build the inverted file from the words of each image.
 
     Parameters
     ----------
     words : (m,) or (m, r) array
-        The word of each region, or its r words; image after image.
+        The word of each region, or its r words, image by image.
     offsets : (N + 1,) array
         Image i holds ``words[offsets[i]:offsets[i + 1]]``.
     n_words : int
-        Number of words that there are.
+        Size of the vocabulary.
     weights : array like ``words``, optional
-        How much each word counts; by default 1.
+        Weight of each word; by default 1.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def invert(words: ArrayLike, offsets: ArrayLike, n_words: int, *, weights: Array
 def append(
     file: InvertedFile, words: ArrayLike, offsets: ArrayLike, *, weights: ArrayLike | None = None
 ) -> InvertedFile:
-    """Add images behind those that there are; a new file of all.
+    """Append images; returns a new inverted file.
 
     >>> file = invert([0, 1], offsets=[0, 1, 2], n_words=3)
     >>> append(file, [2, 2], offsets=[0, 2]).n_images
@@ -85,7 +85,7 @@ def append(
 
 
 def remove(file: InvertedFile, images: ArrayLike) -> InvertedFile:
-    """Leave out some images; those behind them move up.
+    """Remove images; later images are renumbered without gaps.
 
     >>> file = invert([0, 1], offsets=[0, 1, 2], n_words=3)
     >>> remove(file, [0]).n_images
@@ -104,17 +104,18 @@ def rank(
     norm: str = "l1",
     n_results: int | None = None,
 ) -> Ranking:
-    """Rank the images that have words in common with a query.
+    """Rank the images that share words with a query.
 
     Parameters
     ----------
     words : (m,) or (m, r) array
-        The words of the query's regions.
+        Words of the query's regions.
     weights : array like ``words``, optional
-        How much each counts; by default 1.
+        Weight of each word; by default 1.
     norm : {"l1", "l2"}, default="l1"
+        Norm of the tf-idf vectors.
     n_results : int, optional
-        The most images to list; by default all that have a score above 0.
+        Largest number of images; by default all with a score above 0.
 
     Examples
     --------
@@ -147,14 +148,14 @@ def _changed_on_disk() -> FileFormatError:
 
 
 def _inverse(norms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """One over the norms; 0 for an image in which no word has any weight."""
+    """Reciprocal norms; 0 for an image without weighted words."""
     return np.divide(1, norms, out=np.zeros(len(norms)), where=np.asarray(norms) > 0)
 
 
 def _count_query(
     words: ArrayLike, weights: ArrayLike | None, n_words: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The different words of a query, and how much there is of each."""
+    """Distinct words of a query and their counts."""
     given = _check_words(words, n_words)
     distinct, place = np.unique(given.ravel(), return_inverse=True)
     counted = np.bincount(place, None if weights is None else np.ravel(weights), len(distinct))
@@ -171,7 +172,7 @@ def _check_words(words: ArrayLike, n_words: int) -> NDArray[Any]:
 
 
 def _count_words(words: ArrayLike, offsets: ArrayLike, n_words: int, weights: ArrayLike | None) -> sparse.csc_array:
-    """How often each image has each word, a sparse (N, k) matrix."""
+    """Sparse (N, k) matrix of word counts."""
     given, ends = _check_words(words, n_words), np.asarray(offsets, np.int64)
     if ends[0] != 0 or ends[-1] != len(given) or (np.diff(ends) < 0).any():
         raise ValueError(f"offsets must rise from 0 to the number of regions, {len(given)}")
@@ -182,13 +183,13 @@ def _count_words(words: ArrayLike, offsets: ArrayLike, n_words: int, weights: Ar
 
 
 def _to_counts(file: InvertedFile) -> sparse.csc_array:
-    if len(file.images) and not 0 <= file.images.min() <= file.images.max() < file.n_images:  # SciPy does not look
+    if len(file.images) and not 0 <= file.images.min() <= file.images.max() < file.n_images:  # SciPy does not check
         raise _changed_on_disk()
     return sparse.csc_array((file.counts, file.images, file.starts), (file.n_images, file.n_words))
 
 
 def _from_counts(counts: sparse.csc_array) -> InvertedFile:
-    """Weigh the counts."""
+    """Inverted file of a count matrix: idf weights and norms."""
     counts.sort_indices()
     n_images, n_words = counts.shape
     containing = np.diff(counts.indptr)

@@ -1,7 +1,7 @@
-"""The compiled functions of the retrieval, by the rules of ``closure_kmeans.kernels``.
+"""Compiled kernels of the retrieval, by the conventions of ``closure_kmeans.kernels``.
 
-They work on arrays that come from files: whatever number they use as a place in another array is compared with its
-size first, so that a damaged index ends in an error.
+Their arrays come from files. Every number that is used as an index is checked first, so that a damaged file raises an
+error.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from closure_kmeans.kernels import Array, kernel
 if TYPE_CHECKING:
     from closure_kmeans.retrieval.inverted import InvertedFile
 
-# A word that pairs more regions than this tells little of where things are, and no more pairs than this are looked at.
+# Words with more pairs of regions than this say little about positions and are skipped; and the limit for all words.
 MOST_PAIRS_OF_A_WORD = 64
 MOST_PAIRS = 2000
-# Hypotheses are tried until a better one is as unlikely as this, if a hypothesis is as good as its inliers are many.
+# RANSAC's failure probability: hypotheses are tried until a better one was missed with this probability, if the share
+# of good hypotheses is the share of inliers.
 MISSED = 1e-3
-# Times that an affine transformation is fitted to the inliers.
+# Least-squares refits of the affine transformation to its inliers, at most.
 REFITS = 4
-# What rounding to float32 can add to a distance, as a share of the numbers that it is computed from, and the largest
-# numbers whose squares are float32.
+# Rounding error of a distance in float32, relative to the coordinates, and the largest coordinates whose squares are
+# float32.
 SLACK = 8 * 2**-23
 MOST_COUNTED = 1e18
 
@@ -33,10 +34,10 @@ MOST_COUNTED = 1e18
 def add_scores(
     file: InvertedFile, words: Array, shares: Array, inverse_norms: Array, least: bool, scores: Array
 ) -> bool:
-    """Add to the score of every image what it shares with a query; whether all images were ones that there are.
+    """Add to every image's score its similarity to a query; return whether all image ids are valid.
 
-    ``shares`` are the normalised weights of the query's words. What is shared of a word is the lesser weight (L1), or
-    the product of the weights (L2).
+    ``shares`` are the normalised weights of the query's words. A word adds the smaller of the two weights (L1,
+    ``least``) or their product (L2).
     """
     for i in range(words.shape[0]):
         word = words[i]
@@ -54,7 +55,7 @@ def add_scores(
 
 @kernel
 def end_of_run(words: Array, begin: int) -> int:
-    """Where the regions end that have the same word as that at ``begin``."""
+    """End of the run of equal words that begins at ``begin``."""
     end = begin
     while end < words.shape[0] and words[end] == words[begin]:
         end += 1
@@ -63,7 +64,7 @@ def end_of_run(words: Array, begin: int) -> int:
 
 @kernel
 def match_words(words: Array, other_words: Array) -> Array:
-    """Pairs of regions that have the same word, an (n, 2) array; both lists of words are sorted."""
+    """Merge two sorted lists of words into the pairs of regions that have the same word, an (n, 2) array."""
     pairs = np.empty((MOST_PAIRS, 2), np.int32)
     n_pairs, a, b = 0, 0, 0
     while a < words.shape[0] and b < other_words.shape[0]:
@@ -85,10 +86,10 @@ def match_words(words: Array, other_words: Array) -> Array:
 
 @kernel
 def frame(keypoint: Array, dof: int) -> tuple[float, float, float, float]:
-    """The matrix, row by row, that turns the unit circle into a region.
+    """The matrix, row by row, that maps the unit circle to a region.
 
-    3 degrees of freedom: a circle, upright. 4: a circle, turned by its angle. 5: an ellipse ``a x² + 2 b x y + c y² =
-    1``, upright: what is vertical stays vertical.
+    3 degrees of freedom: an upright circle. 4: a circle and its angle. 5: an ellipse ``a x² + 2 b x y + c y² = 1``
+    without an angle; the matrix keeps vertical lines vertical.
     """
     if dof == 5:
         a, b, c = float(keypoint[2]), float(keypoint[3]), float(keypoint[4])
@@ -105,7 +106,7 @@ def frame(keypoint: Array, dof: int) -> tuple[float, float, float, float]:
 
 @kernel
 def transform_between(keypoint: Array, other: Array, dof: int, out: Array) -> None:
-    """The affine transformation, a (2, 3) array, that carries one region into another: one match is one hypothesis."""
+    """Affine transformation, a (2, 3) array, that maps one region to another: the hypothesis of a single match."""
     a, b, c, d = frame(keypoint, dof)
     p, q, r, s = frame(other, dof)
     determinant = a * d - b * c
@@ -119,10 +120,10 @@ def transform_between(keypoint: Array, other: Array, dof: int, out: Array) -> No
 def find_inliers(
     keypoints: Array, others: Array, pairs: Array, transform: Array, tolerances: tuple[float, float], inliers: Array
 ) -> int:
-    """The pairs that a transformation carries into each other, there and back, into ``inliers``; their number.
+    """Find the pairs whose transfer errors, forward and backward, are within the tolerances; return their number.
 
-    ``tolerances`` are the distances allowed in the one picture and in the other. A region is used once, by the first of
-    its pairs.
+    Fills ``inliers``. ``tolerances`` are the distances allowed in the first and in the second picture. A region is used
+    once, by its first pair.
     """
     a, b, c, d = transform[0, 0], transform[0, 1], transform[1, 0], transform[1, 1]
     determinant = a * d - b * c
@@ -151,12 +152,12 @@ def find_inliers(
 
 @kernel
 def count_carried(ends: Array, sizes: tuple[float, float], transform: Array, tolerances: tuple[float, float]) -> int:
-    """How many pairs a transformation carries into each other, there and back, though regions be in several of them.
+    """Upper bound on the number of inliers of a transformation, vectorised in float32.
 
-    ``ends`` holds x and y of the one region of each pair, and x and y of the other, a (4, n) array of float32, and
-    ``sizes`` the largest of them in each picture. Never fewer than ``find_inliers`` finds, and found much sooner: a
-    distance on the way back is that on the way there divided by how much the transformation stretches it, which is
-    taken to be the most that it stretches any; a similarity stretches all alike.
+    ``ends`` holds x and y of the first and of the second region of each pair, a (4, n) array of float32, and ``sizes``
+    the largest coordinate of each picture. Regions may be counted several times, and the backward error is taken as the
+    forward error divided by the largest singular value, which is exact for similarities. So the result is at least the
+    number that ``find_inliers`` finds.
     """
     a, b, c, d = transform[0, 0], transform[0, 1], transform[1, 0], transform[1, 1]
     determinant = a * d - b * c
@@ -169,7 +170,7 @@ def count_carried(ends: Array, sizes: tuple[float, float], transform: Array, tol
         return int(ends.shape[1])
     allowed = min(tolerances[1], tolerances[0] * most_stretched) + SLACK * size
     near = np.float32(allowed * allowed)
-    # What x and y of a place have of its old x, of its old y, and of neither.
+    # Coefficients of the transformed x and y: of x, of y, and the shift.
     x_of_x, x_of_y, x_shift = np.float32(a), np.float32(b), np.float32(transform[0, 2])
     y_of_x, y_of_y, y_shift = np.float32(c), np.float32(d), np.float32(transform[1, 2])
     n_carried = 0
@@ -182,7 +183,7 @@ def count_carried(ends: Array, sizes: tuple[float, float], transform: Array, tol
 
 @kernel
 def fit_affine(keypoints: Array, others: Array, pairs: Array, out: Array) -> bool:
-    """The affine transformation of least squared error between pairs; false if they lie on a line."""
+    """Least-squares affine transformation of pairs; false if they are nearly collinear."""
     n = pairs.shape[0]
     mean = np.zeros(2)
     other_mean = np.zeros(2)
@@ -212,10 +213,10 @@ def fit_affine(keypoints: Array, others: Array, pairs: Array, out: Array) -> boo
 def verify_pairs(
     keypoints: Array, others: Array, pairs: Array, dof: int, tolerances: tuple[float, float], best: Array
 ) -> Array:
-    """The pairs that the best transformation found carries into each other; it is put into ``best``.
+    """Find the affine transformation of most inliers: store it in ``best``, return its inliers.
 
-    Every pair is a hypothesis. The inliers of the best one are fitted by a full affine transformation, again and again
-    as long as it has more of them.
+    Every pair is a hypothesis (fast object retrieval, Philbin et al. 2007). The best one is refitted to its inliers by
+    least squares, as long as this adds inliers.
     """
     trial = np.empty((2, 3))
     found = np.empty(pairs.shape[0], np.int32)
@@ -256,7 +257,7 @@ def verify_pairs(
 
 @kernel
 def count_places(keypoints: Array, others: Array, pairs: Array, tolerances: tuple[float, float]) -> int:
-    """How many pairs are in places of their own: farther than the tolerance from those before, in both pictures."""
+    """Count pairs greedily that are farther than the tolerance from all pairs counted before, in both pictures."""
     counted = np.empty(pairs.shape[0], np.int64)
     n_places = 0
     for pair in range(pairs.shape[0]):
@@ -277,7 +278,7 @@ def count_places(keypoints: Array, others: Array, pairs: Array, tolerances: tupl
 
 @kernel
 def reach(keypoints: Array) -> float:
-    """The longer side of the upright rectangle around all keypoints."""
+    """Longer side of the bounding box of all keypoints."""
     longest = 0.0
     for t in range(2):
         low, high = np.inf, -np.inf
@@ -303,10 +304,10 @@ def verify_images(
     first: int,
     last: int,
 ) -> None:
-    """Count the pairs of regions between a query and the images ``images[first:last]``, the inliers, and their places.
+    """Count matched regions, inliers and their distinct places, for a query and the images ``images[first:last]``.
 
-    Image i has the regions from ``starts[i]`` up to those of the next. ``tolerance`` is a share of the reach of each
-    picture's keypoints.
+    Image i has the regions ``starts[i] <= region < starts[i + 1]``. ``tolerance`` is a fraction of the ``reach`` of
+    each picture's keypoints.
     """
     transform = np.empty((2, 3))
     own = tolerance * reach(keypoints)

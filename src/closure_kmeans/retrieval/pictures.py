@@ -1,4 +1,4 @@
-"""Pictures of results: a query beside what it found, and lines between the regions that two images share."""
+"""Pictures of results: a query with its results, and matched regions joined by lines."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from closure_kmeans.retrieval.verification import Verification, align
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Pixels of the longer side of a picture in a row, of the space between two, and of a line of text.
+# Pixels: longer side of a picture in a row, space between pictures, height of a line of text.
 SIDE, GAP, TEXT = 200, 8, 16
 PER_ROW = 6
-# Pixels of the longer side of the two pictures between which lines are drawn.
+# Pixels of the longer side of each picture in ``draw_matches``.
 LARGE_SIDE = 600
-# Lines between two pictures, of however many inliers: more hide what they join.
+# Largest number of lines between two pictures; more would hide the pictures.
 MOST_LINES = 60
 GREEN, RED, YELLOW = (0, 150, 0), (200, 0, 0), (255, 200, 0)
 GREY, BLACK, WHITE = (150, 150, 150), (0, 0, 0), (255, 255, 255)
@@ -32,9 +32,9 @@ GREY, BLACK, WHITE = (150, 150, 150), (0, 0, 0), (255, 255, 255)
 def draw_results(
     index: ImageIndex, query_path: str | os.PathLike[str], results: Sequence[Result], box: Box | None = None
 ) -> Image:
-    """Rows of the query and its results with their names and scores; verified results have a green frame.
+    """Draw the query and its results in rows, with names and scores; verified results have a green frame.
 
-    An image that is no longer where it was gets an empty place that says so.
+    An image that no longer exists is drawn as a blank tile that says so.
     """
     tiles = [_tile(Path(query_path), Path(query_path).name, "query", RED, box)]
     for result in results:
@@ -45,7 +45,7 @@ def draw_results(
 
 
 def draw_rows(rows: Sequence[Image]) -> Image:
-    """Rows of pictures, one below the other.
+    """Stack pictures vertically.
 
     >>> from PIL import Image
     >>> draw_rows([Image.new("RGB", (30, 10)), Image.new("RGB", (20, 10))]).size
@@ -69,10 +69,10 @@ def draw_matches(
     verification: Verification | None = None,
     box: Box | None = None,
 ) -> Image:
-    """The query and a result beside each other, and lines between the regions that are in the right place in both.
+    """Draw the query and a result side by side, with lines between their inlier regions.
 
-    Of many regions only some are drawn, spread over all. A line of text names the result. ``box`` is the one that the
-    query was asked with, and is drawn.
+    Of many regions, every n-th is drawn. A line of text names the result. ``box`` is the box of the query, and is
+    drawn.
     """
     from PIL import ImageDraw, ImageOps
 
@@ -99,7 +99,7 @@ def draw_matches(
 
 
 def join(tiles: Sequence[Image]) -> Image:
-    """Pictures from left to right.
+    """Place pictures side by side.
 
     >>> from PIL import Image
     >>> join([Image.new("RGB", (30, 10)), Image.new("RGB", (20, 12))]).height
@@ -117,7 +117,7 @@ def join(tiles: Sequence[Image]) -> Image:
 
 
 def save_picture(path: str | os.PathLike[str], picture: Image) -> None:
-    """Write a picture, whole or not at all.
+    """Write a picture atomically.
 
     >>> from PIL import Image
     >>> from tempfile import TemporaryDirectory
@@ -132,7 +132,7 @@ def save_picture(path: str | os.PathLike[str], picture: Image) -> None:
 
 
 def _picture(path: Path, side: int) -> tuple[Any, float]:
-    """An image with its longer side scaled, and by how much; an empty one if it cannot be read."""
+    """Image with its longer side scaled to ``side``, and the ratio; a blank one if it cannot be read."""
     from PIL import Image, ImageDraw
 
     try:
@@ -149,7 +149,7 @@ def _picture(path: Path, side: int) -> tuple[Any, float]:
 
 
 def _tile(path: Path, name: str, text: str, color: tuple[int, int, int], box: Box | None = None) -> Any:
-    """A small picture, framed, with its name and a text below."""
+    """Small framed picture with its name and a text below."""
     from PIL import Image, ImageDraw
 
     picture, ratio = _picture(path, SIDE)
@@ -164,13 +164,13 @@ def _tile(path: Path, name: str, text: str, color: tuple[int, int, int], box: Bo
 
 
 def _draw_box(pen: Any, box: Box, ratio: float, size: tuple[int, int]) -> None:
-    """What of a box lies in a picture that was scaled by a ratio to a size."""
+    """Draw a box, scaled by a ratio and clipped to a size."""
     x, y = (np.clip(np.array(box)[t::2] * ratio, 0, size[t] - 1) for t in (0, 1))
     pen.rectangle([x[0], y[0], x[1], y[1]], outline=YELLOW, width=2)
 
 
 def shorten(name: str, width: int) -> str:
-    """A name, or as much of its end as so many pixels hold.
+    """Truncate a name at its beginning to a width in pixels.
 
     >>> shorten("holiday/IMG_0001.jpg", 200)
     'holiday/IMG_0001.jpg'

@@ -1,4 +1,4 @@
-"""Stages of work that are kept in a folder: what is finished is not done again."""
+"""Stages of work whose results are cached in a folder: finished work is not repeated."""
 
 from __future__ import annotations
 
@@ -38,36 +38,36 @@ from closure_kmeans.retrieval.vocabulary import (
 from closure_kmeans.tensors import read_tensors, write_tensors
 from closure_kmeans.warmup import compile_learning
 
-# Raised when the same settings give other features, words or scores than before.
-RESULTS = 1
-# Digits of a key: few enough for names of files, and too many for two to be the same.
+# Part of every key; incremented when the same settings give other features, words or scores than before.
+RESULTS_VERSION = 1
+# Hexadecimal digits of a key; 64 bits make collisions negligible.
 KEY_DIGITS = 16
-# Images whose features are kept together, on average: a second of work for small ones.
+# Mean number of images per features file: about a second of work for small images.
 IMAGES_PER_PART = 50
-# Methods that can go on learning where they were stopped.
+# Methods that can resume from a checkpoint.
 RESUMABLE = ("closure", "paper")
 
 Product = TypeVar("Product")
 
 
 class Stage(NamedTuple, Generic[Product]):
-    """How the products of a stage are kept: each in a file whose name tells what it was made of."""
+    """Cache of one stage: each result is a file named after a key of its inputs."""
 
     name: str
     save: Callable[[Path, Product], None]
     load: Callable[[Path], Product]
 
     def path(self, folder: Path, key: str) -> Path:
-        """Where the product is that was made of what ``key`` tells."""
+        """Path of the result for a key."""
         return folder / f"{self.name}-{key}.safetensors"
 
     def is_kept(self, folder: Path | None, key: str) -> bool:
-        """Whether it is there."""
+        """Whether the result for a key exists."""
         return folder is not None and self.path(folder, key).exists()
 
 
 class Learned(NamedTuple):
-    """Words, and what it took to learn them."""
+    """Vocabulary and its training time."""
 
     vocabulary: Vocabulary
     seconds: float
@@ -89,17 +89,17 @@ WORDS = Stage("words", _save_learned, _load_learned)
 
 
 def find(stage: Stage[Product], folder: Path | None, key: str) -> Product | None:
-    """What the folder, if there is one, holds that was made of what ``key`` tells."""
+    """Load the result for a key; None without a folder or a result."""
     if folder is None or not stage.is_kept(folder, key):
         return None
-    with naming_the_way_out():
+    with suggesting_removal():
         return stage.load(stage.path(folder, key))
 
 
 def keep(stage: Stage[Product], folder: Path | None, key: str, product: Product) -> None:
-    """Put what was made into the folder, if there is one. A failure is no reason to lose it.
+    """Save a result if there is a folder; a failure is only a warning.
 
-    What kills have left behind of it goes.
+    Removes partial files that killed processes left.
     """
     if folder is not None:
         path = stage.path(folder, key)
@@ -113,12 +113,12 @@ def keep(stage: Stage[Product], folder: Path | None, key: str, product: Product)
 
 
 def resume(stage: Stage[Product], folder: Path | None, key: str, make: Callable[[], Product]) -> Product:
-    """What is in the folder, if it was made of what ``key`` tells; else make it, and keep it if there is a folder."""
+    """Load the result for a key or, if there is none, make and save it."""
     kept = find(stage, folder, key)
     if kept is not None:
         return kept
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)  # now: if it cannot be, nothing is made in vain
+        folder.mkdir(parents=True, exist_ok=True)  # fail before the work, not after it
     made = make()
     keep(stage, folder, key, made)
     return made
@@ -134,10 +134,10 @@ def resume_features(
     n_threads: int | None = None,
     verbose: int = 0,
 ) -> tuple[Collection, str]:
-    """The features of images, be it those that were kept, and a key that tells of what they were made.
+    """Features of images, from the cache where possible, and a key of their inputs.
 
-    The images are known by their paths below ``photos``, and the same as before if place, names, sizes and dates are.
-    They are kept some at a time, so that neither an interrupt nor new images make all be done again.
+    Images are identified by their paths below ``photos``, and are unchanged if folder, name, size and modification time
+    are. Features are saved in parts, so an interrupt or new images repeat only some of the work.
     """
     versions = [library(name, "images", "retrieval").__version__ for name in ("cv2", "PIL")]
     made_by = str(photos.resolve()), extraction, on_error, versions
@@ -160,7 +160,7 @@ def resume_features(
 
 
 def _parts(names: Sequence[str]) -> list[slice]:
-    """Parts of a list of names. A name itself says whether it ends a part, so that a new one changes no other part."""
+    """Split names into parts. A hash of a name decides whether it ends a part: a new name changes only one part."""
     numbers = [int(hashlib.sha256(os.fsencode(name)).hexdigest(), 16) for name in names]
     ends = sorted({len(names), *(i + 1 for i, number in enumerate(numbers) if number % IMAGES_PER_PART == 0)})
     return [slice(first, end) for first, end in zip([0, *ends], ends, strict=False)]
@@ -179,12 +179,12 @@ def resume_learning(
     n_threads: int | None = None,
     verbose: int = 0,
 ) -> Learned:
-    """Words that were learned with these settings from the descriptors that ``key`` tells of, or else such words.
+    """Learn words, or load words learned with the same settings from the same descriptors (``key``).
 
-    Cluster closures go on where they were stopped.
+    Cluster closures resume from a checkpoint.
     """
     if sample is not None and sample >= len(descriptors):
-        sample = None  # the words are those of all
+        sample = None  # the result is the same as without a sample
     settings: dict[str, Any] = {"method": method, "root": root, "random_state": random_state, "sample": sample}
     own_key = key_of(key, n_words, settings)
     begun = folder / f"begun-{own_key}.safetensors" if folder is not None and method in RESUMABLE else None
@@ -192,13 +192,13 @@ def resume_learning(
     def learn() -> Learned:
         if verbose and begun is not None and begun.exists():
             tqdm.write(f"{n_words:,} words as far as they are in '{folder}'", file=sys.stderr)
-        compile_learning(np.dtype(np.uint8) if root else descriptors.dtype, method, n_words)  # before the clock runs
+        compile_learning(np.dtype(np.uint8) if root else descriptors.dtype, method, n_words)  # not timed
         checkpoint: dict[str, Any] = {} if begun is None else {"checkpoint": begun}
-        with naming_the_way_out():
+        with suggesting_removal():
             vocabulary = learn_vocabulary(
                 descriptors, n_words, n_threads=n_threads, verbose=verbose, **settings, **checkpoint
             )
-        # By the clock of the fit, which stands still while it is stopped.
+        # Fit time, which excludes interruptions.
         return Learned(vocabulary, vocabulary.model.history_[-1].seconds)
 
     if verbose and WORDS.is_kept(folder, own_key):
@@ -207,13 +207,13 @@ def resume_learning(
     if begun is not None and WORDS.is_kept(folder, own_key):
         begun.unlink(missing_ok=True)
         learned.vocabulary.model.set_params(checkpoint=None)
-    learned.vocabulary.model.n_threads = n_threads  # a model that was kept knows of no threads
+    learned.vocabulary.model.n_threads = n_threads  # n_threads is not stored
     return learned
 
 
 @contextmanager
-def naming_the_way_out() -> Iterator[None]:
-    """What was kept and cannot be read is nothing that cannot be made again."""
+def suggesting_removal() -> Iterator[None]:
+    """Add advice to the error of an unreadable cache file: it can be removed and made again."""
     try:
         yield
     except FileFormatError as error:
@@ -221,6 +221,6 @@ def naming_the_way_out() -> Iterator[None]:
 
 
 def key_of(*parts: Any) -> str:
-    """What tells one piece of work from another: of the parts, and of the version of the library."""
-    text = json.dumps([closure_kmeans.__version__, RESULTS, *parts], sort_keys=True)
+    """Hash of the inputs of a piece of work and of the library version."""
+    text = json.dumps([closure_kmeans.__version__, RESULTS_VERSION, *parts], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]

@@ -1,7 +1,7 @@
-"""Spatial verification (Philbin et al. 2007): whether the words of two pictures lie in the same places.
+"""Spatial verification (Philbin et al. 2007): whether two pictures have the same words in the same places.
 
-Regions of the same word are matched. One match is one hypothesis of how the one picture becomes the other, because a
-region has a place, a size and an angle or a shape; the hypothesis that carries most matches into each other wins.
+Regions of the same word are matched. A region has a position, a size and an angle or a shape, so one match determines a
+transformation between the pictures: one hypothesis. The hypothesis with the most inliers wins.
 """
 
 from __future__ import annotations
@@ -20,53 +20,53 @@ from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.retrieval import kernels
 from closure_kmeans.retrieval.inverted import Ranking
 
-# Columns of keypoints: x, y, diameter and angle of a circle, or x, y and a, b, c of an ellipse.
+# Columns of keypoints: x, y, diameter, angle of circles; x, y, a, b, c of ellipses.
 CIRCLES, ELLIPSES = 4, 5
-# Places without which two pictures are not held to show the same.
+# Fewest distinct places in a verified image.
 MIN_PLACES = 4
-# How many pictures of something else a query may hold to show the same, by chance.
+# Expected number of wrongly verified images per query.
 FALSE_ALARMS = 0.01
 VERIFIERS = ("matches", "opencv")
 
 
 class Places(NamedTuple):
-    """Where the words of images are."""
+    """Words of images and the positions of their regions."""
 
     words: NDArray[np.int32]  # (m,) ascending in each image
     keypoints: NDArray[np.float32]  # (m, 4) x, y, diameter, angle; or (m, 5) x, y, a, b, c of ellipses
     offsets: NDArray[np.int64]  # (N + 1,) image i holds rows offsets[i]:offsets[i + 1]
 
     def of(self, image: int) -> Places:
-        """Those of one image."""
+        """Places of one image."""
         own = slice(self.offsets[image], self.offsets[image + 1])
         return place(self.words[own], self.keypoints[own])
 
 
 class Alignment(NamedTuple):
-    """How one picture becomes another."""
+    """Transformation from one picture to another."""
 
     transform: NDArray[np.float64]  # (2, 3) affine
-    pairs: NDArray[np.int32]  # (n, 2) regions of the one and of the other that it carries into each other
+    pairs: NDArray[np.int32]  # (n, 2) inliers: region in the first and in the second picture
 
 
 class Matches(NamedTuple):
-    """How well a query and each of some images match."""
+    """Numbers of matches between a query and each of some images."""
 
-    pairs: NDArray[np.int64]  # (n,) of regions that have the same word
-    inliers: NDArray[np.int64]  # (n,) pairs in the right place
-    places: NDArray[np.int64]  # (n,) such places, farther from each other than the tolerance
+    pairs: NDArray[np.int64]  # (n,) pairs of regions that have the same word
+    inliers: NDArray[np.int64]  # (n,) inliers
+    places: NDArray[np.int64]  # (n,) inliers farther from each other than the tolerance
 
 
 class Verification(NamedTuple):
-    """The settings of a verification."""
+    """Settings of the spatial verification."""
 
     dof: int | None = None  # degrees of freedom of a hypothesis; None for 4 with circles and 5 with ellipses
-    tolerance: float = 0.04  # distance allowed, as a share of the longer side of the area that has regions
+    tolerance: float = 0.04  # largest transfer error, relative to the longer side of the keypoints' bounding box
     verifier: str = "matches"
 
 
 def place(words: ArrayLike, keypoints: ArrayLike, offsets: ArrayLike | None = None) -> Places:
-    """Put the regions of each image into the order of their words; without ``offsets`` they are those of one image.
+    """Sort the regions of each image by word; without ``offsets`` there is one image.
 
     >>> place([5, 2], [[0, 0, 9, 0], [4, 4, 9, 0]]).words.tolist()
     [2, 5]
@@ -84,7 +84,7 @@ def place(words: ArrayLike, keypoints: ArrayLike, offsets: ArrayLike | None = No
 
 
 def join_places(places: Places, added: Places) -> Places:
-    """The places of images, and of others behind them."""
+    """Concatenate the places of two groups of images."""
     if places.keypoints.shape[1] != added.keypoints.shape[1]:
         raise ValueError(
             f"keypoints must have {places.keypoints.shape[1]} columns like those in the index, "
@@ -98,7 +98,7 @@ def join_places(places: Places, added: Places) -> Places:
 
 
 def select_places(places: Places, images: NDArray[np.int64]) -> Places:
-    """The places of some images, whose numbers ascend."""
+    """Places of some images, in ascending order."""
     sizes = np.diff(places.offsets)
     rows = np.repeat(np.isin(np.arange(len(sizes)), images), sizes)
     offsets = np.append(0, np.cumsum(sizes[images]))
@@ -106,7 +106,7 @@ def select_places(places: Places, images: NDArray[np.int64]) -> Places:
 
 
 def check_verification(settings: Verification, query: Places, others: Places) -> int:
-    """The degrees of freedom, of settings that suit the keypoints, which are of one kind."""
+    """Check the settings against the kind of keypoints; return the degrees of freedom."""
     n_columns = query.keypoints.shape[1]
     if others.keypoints.shape[1] != n_columns:
         raise ValueError(
@@ -127,7 +127,7 @@ def check_verification(settings: Verification, query: Places, others: Places) ->
 
 
 def align(query: Places, other: Places, settings: Verification = Verification()) -> Alignment:  # noqa: B008
-    """Find how one picture becomes another, each the places of a single image.
+    """Estimate the transformation between two pictures, each given by the places of a single image.
 
     >>> x, y = np.array([0, 10, 0, 10, 5]), np.array([0, 0, 10, 10, 5])
     >>> here = place(np.arange(5), np.stack([x, y, 0 * x + 4, 0 * x], axis=1))
@@ -148,14 +148,14 @@ def align(query: Places, other: Places, settings: Verification = Verification())
 
 
 def _tolerances(query: Places, other: Places, settings: Verification) -> tuple[float, float]:
-    """The distances allowed in the one picture and in the other."""
+    """Tolerances in pixels in the first and in the second picture."""
     return settings.tolerance * kernels.reach(query.keypoints), settings.tolerance * kernels.reach(other.keypoints)
 
 
 def _align_by_opencv(
     keypoints: NDArray[Any], others: NDArray[Any], pairs: NDArray[np.int32], tolerances: tuple[float, float]
 ) -> Alignment:
-    """A similarity by OpenCV's RANSAC; the error counts in the other picture alone."""
+    """Similarity by OpenCV's RANSAC, which measures the error in the second picture only."""
     cv2 = library("cv2", "images", "the verifier 'opencv'")
     here, there = keypoints[pairs[:, 0], :2], others[pairs[:, 1], :2]
     found, mask = cv2.estimateAffinePartial2D(here, there, ransacReprojThreshold=max(tolerances[1], 1e-3))
@@ -174,7 +174,7 @@ def match_images(
     settings: Verification = Verification(),  # noqa: B008
     n_threads: int | None = None,
 ) -> Matches:
-    """How many regions of a query find their place in each of some images, and how many could.
+    """Match a query with images: numbers of matched regions, of inliers and of distinct places.
 
     >>> corners = [[0, 0, 4, 0], [10, 0, 4, 0], [0, 10, 4, 0], [10, 10, 4, 0]]
     >>> query = place([0, 1, 2, 3], corners)
@@ -205,12 +205,12 @@ def match_images(
 
 
 def beyond_chance(matches: Matches, tolerance: float) -> NDArray[np.bool_]:
-    """Which images have regions in more places than chance explains (a contrario: Moisan and Stival 2004).
+    """Images with more distinct places than chance explains (a-contrario test: Moisan and Stival 2004).
 
-    By chance, regions of the same word are in place as often as the circle of the tolerance is a part of the picture.
-    Each such pair is a hypothesis, which counts itself, and every image that a query is compared with has its own: the
-    more images and the fewer words there are, the more it takes. Regions that are nearer to each other than the
-    tolerance are in place together or not at all, so they count once.
+    Under the null model, a matched pair is in place with probability π tolerance², the area of the tolerance circle.
+    The number of false alarms is the binomial tail times the number of hypotheses: one for each pair, which itself is
+    not counted as evidence, in each compared image. Regions closer than the tolerance are not independent and count
+    once.
 
     >>> eight = np.array([8, 8])
     >>> beyond_chance(Matches(pairs=np.array([10, 1000]), inliers=eight, places=eight), tolerance=0.04).tolist()
@@ -224,9 +224,9 @@ def beyond_chance(matches: Matches, tolerance: float) -> NDArray[np.bool_]:
 
 
 def rerank(ranking: Ranking, inliers: NDArray[np.int64], verified: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The order that puts verified images first, by their inliers and then by score; the others keep theirs.
+    """Order that puts verified images first, by inliers and then by score; the others keep their order.
 
-    ``inliers`` and ``verified`` are those of the first images of the ranking: as many as were looked at.
+    ``inliers`` and ``verified`` belong to the first images of the ranking, which were verified.
 
     >>> ranking = Ranking(np.array([8, 3, 5]), np.array([0.5, 0.4, 0.3]))
     >>> order = rerank(ranking, np.array([4, 12]), np.array([False, True]))

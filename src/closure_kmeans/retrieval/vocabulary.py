@@ -1,4 +1,4 @@
-"""The vocabulary: clusters of descriptors, each of which is a visual word."""
+"""Vocabulary: clusters of descriptors are visual words."""
 
 from __future__ import annotations
 
@@ -24,24 +24,22 @@ from closure_kmeans.quantizer import MANY_CENTERS, Cells, make_cells
 from closure_kmeans.storage import pack_model, unpack_model
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
-# What a file of words is called in it, and what it says of them beside the model.
+# Kind of the file, and the settings stored beside the model.
 VOCABULARY, SETTINGS = "vocabulary", ("root", "levels", "n_nearest")
-# Before the names of the model's arrays in a file.
-MODEL = "model."
-# The same for the cells by which words are found, and what is stored of them.
-CELLS, CELL_ARRAYS = "cells.", ("ids", "starts", "middles", "axes")
-# How far from orthonormal the directions of sketches may be.
-ORTHONORMAL = 1e-9
-# RootSIFT as bytes: values up to 0.5 are told apart, and there is hardly one above.
+MODEL_PREFIX = "model."
+# Arrays of the search cells that are stored.
+CELLS_PREFIX, CELL_ARRAYS = "cells.", ("ids", "starts", "middles", "axes")
+ORTHONORMAL_TOLERANCE = 1e-9
+# Scale of RootSIFT in bytes: values up to 0.5 are represented, larger ones hardly occur.
 ROOT_SCALE = 512
-# Rows that are rooted at a time, and rows whose words are looked for at a time, or the fewest of them.
-ROWS_AT_A_TIME, ROWS_PER_ASSIGNMENT, FEWEST_ROWS = 1 << 15, 1 << 18, 1 << 8
-# Children of a node of hierarchical k-means.
+# Rows per block of RootSIFT and of assignment.
+ROWS_PER_ROOT, ROWS_PER_ASSIGNMENT, MIN_ROWS_PER_ASSIGNMENT = 1 << 15, 1 << 18, 1 << 8
+# Branching factors that ``tree_shape`` considers.
 BRANCHINGS = range(6, 25)
 
 
 def tree_shape(n_words: int) -> tuple[int, int]:
-    """The branching and the depth of a tree whose leaves come nearest to a number of words; about 10 children each.
+    """Branching and depth of the tree whose number of leaves is closest to a number of words; about 10 children each.
 
     >>> tree_shape(100_000)
     (10, 5)
@@ -54,8 +52,8 @@ def _hierarchical(n_words: int, **settings: Any) -> HierarchicalKMeans:
     return HierarchicalKMeans(*tree_shape(n_words), **settings)
 
 
-# Where a word has few descriptors, each is a good part of its own centre and therefore near it. If rows go to the
-# nearest centre, clusters that begin as the cells of a tree stay poor, and random rows are the better start.
+# With few descriptors per word, a random descriptor is a large part of its own centre and stays near it, so exact or
+# near-exact assignment starts better from random rows than from a tree.
 METHODS: dict[str, Callable[..., BaseKMeans]] = {
     "closure": ClosureKMeans,
     "paper": partial(ClosureKMeans.paper, init="random"),
@@ -68,29 +66,29 @@ METHODS: dict[str, Callable[..., BaseKMeans]] = {
 
 
 class Words(NamedTuple):
-    """The words of some regions."""
+    """Words of some regions."""
 
     words: NDArray[np.int32]  # (m, r) the nearest word first
-    weights: NDArray[np.float32] | None  # (m, r) how much each counts; None for 1
+    weights: NDArray[np.float32] | None  # (m, r) weight of each word; None for 1
 
     def of(self, regions: slice | NDArray[Any]) -> Words:
-        """Those of some of the regions."""
+        """Words of some of the regions."""
         return Words(self.words[regions], None if self.weights is None else self.weights[regions])
 
 
 class Vocabulary:
-    """Visual words, and how descriptors become words.
+    """Visual words and the assignment of descriptors to them.
 
     Parameters
     ----------
     model : fitted estimator
         Its clusters are the words.
     root : bool, default=True
-        Whether descriptors are made RootSIFT before they are compared, as they were for the model.
+        Whether descriptors are converted to RootSIFT, as they were for the model.
     levels : int, default=1
-        Of a hierarchical model, how many of its last levels give words: a region then has a word in each.
+        Number of last levels of a hierarchical model that give words: a region has one word per level.
     n_nearest : int, default=1
-        How many words a region has. More than one are weighted by their distances: soft assignment.
+        Words per region; with more than one, weighted by distance (soft assignment).
 
     Examples
     --------
@@ -111,16 +109,16 @@ class Vocabulary:
 
     @property
     def n_words(self) -> int:
-        """Number of words, those of all levels together."""
+        """Number of words in all levels."""
         if self.levels == 1:
             return len(self.model.cluster_centers_)
         return sum(len(level.centers) for level in self.model.levels_[-self.levels :])
 
     def assign(self, descriptors: ArrayLike, n_nearest: int | None = None, *, verbose: int = 0) -> Words:
-        """The words of each descriptor; ``n_nearest`` of them, if it is given. ``verbose=1`` shows a progress bar.
+        """Assign each descriptor to its ``n_nearest`` words, by default the constructor's. ``verbose=1`` shows a bar.
 
-        Several are weighted by ``exp(-d² / 2 s²)`` (Philbin et al. 2008), with s² the mean squared distance of the
-        descriptors that the words were learned from to their own.
+        Several words are weighted by ``exp(-d² / 2 s²)`` (Philbin et al. 2008), where s² is the mean squared distance
+        of the training descriptors to their own words.
         """
         n_nearest = self.n_nearest if n_nearest is None else n_nearest
         check_nearest(n_nearest, len(self.model.cluster_centers_))
@@ -128,7 +126,7 @@ class Vocabulary:
         if len(rows) == 0:
             return Words(np.empty((0, self.levels), np.int32), None)
         parts = []
-        at_once = max(FEWEST_ROWS, ROWS_PER_ASSIGNMENT // n_nearest**2)  # several words take many times as long as one
+        at_once = max(MIN_ROWS_PER_ASSIGNMENT, ROWS_PER_ASSIGNMENT // n_nearest**2)  # soft assignment is slower
         with tqdm(total=len(rows), desc="words", unit_scale=True, leave=False, disable=not verbose) as bar:
             for first in range(0, len(rows), at_once):
                 block = rows[first : first + at_once]
@@ -147,31 +145,31 @@ class Vocabulary:
         return Words(self.with_levels(words), np.tile(weights.astype(np.float32), self.levels))
 
     def with_levels(self, words: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Words of the last level, and behind them those of the nodes above, as many levels as count."""
+        """Words of the last level, followed by the words of their ancestors, ``levels`` levels in all."""
         columns, n_below = [words], 0
         for level in self.model.levels_[: -self.levels : -1] if self.levels > 1 else ():
             nodes = np.searchsorted(level.starts, columns[-1] - n_below, side="right") - 1
             n_below += len(level.centers)
-            columns.append((nodes + n_below).astype(np.int32))  # the leaves are numbered first, as with one level
+            columns.append((nodes + n_below).astype(np.int32))  # leaves are numbered first, as with one level
         return np.hstack(columns)
 
 
 def check_levels(levels: int, depth: int) -> None:
-    """Words can be those of one to all levels of a tree."""
+    """Check that ``levels`` is between 1 and the depth of the tree."""
     check.integer("levels", levels, 1)
     if levels > depth:
         raise ValueError(f"levels must be at most {depth}, the depth of the tree of words, got {levels}")
 
 
 def check_nearest(n_nearest: int, n_words: int) -> None:
-    """A region can have as many words as there are."""
+    """Check that ``n_nearest`` is between 1 and the number of words."""
     check.integer("n_nearest", n_nearest, 1)
     if n_nearest > n_words:
         raise ValueError(f"n_nearest must be at most the number of words, {n_words:,}, got {n_nearest:,}")
 
 
 def check_n_words(n_words: int, n_descriptors: int) -> None:
-    """There can be as many words as there are descriptors to learn them from."""
+    """Check that there are at least as many descriptors as words."""
     check.integer("n_words", n_words, 2)
     if n_descriptors == 0:
         raise ValueError("there must be descriptors to learn words from, but the images have none")
@@ -198,17 +196,17 @@ def learn_vocabulary(
     Parameters
     ----------
     descriptors : (m, d) array
-        uint8 stays uint8.
+        uint8 descriptors are not converted to float.
     n_words : int
         Number of words.
     method : {"closure", "paper", "akm", "rakm", "hkm", "lloyd", "canopy"}, default="closure"
-        Cluster closures, the same exactly as in the paper, or one of the baselines. All but the first and hierarchical
-        k-means begin with random rows, which is better where words have few descriptors. Hierarchical k-means gives as
-        many words as the tree nearest to ``n_words`` has leaves.
+        Cluster closures, cluster closures exactly as in the paper, or one of the baselines. All but "closure" and "hkm"
+        start from random rows, which is better with few descriptors per word. "hkm" learns as many words as the tree
+        closest to ``n_words`` has leaves.
     root : bool, default=True
-        Compare SIFT descriptors as RootSIFT, which finds more.
+        Compare SIFT descriptors as RootSIFT, which improves retrieval.
     sample : int, optional
-        The most descriptors to learn from, drawn at random; by default all.
+        Largest number of descriptors to learn from, drawn at random; by default all.
     levels : int, default=1
         Scoring levels of hierarchical k-means.
     random_state : int, optional
@@ -238,12 +236,12 @@ def learn_vocabulary(
         warnings.filterwarnings("ignore", "interrupted", RuntimeWarning)
         model.fit(root_bytes(rows) if root else rows)
     if model.stopped_by_ == "interrupted":
-        raise KeyboardInterrupt  # words that have not converged are no vocabulary
+        raise KeyboardInterrupt  # do not use an unfinished vocabulary
     return Vocabulary(model, root=root, levels=levels)
 
 
 def root_bytes(descriptors: ArrayLike) -> NDArray[np.uint8]:
-    """RootSIFT as bytes, a quarter of the memory of floats: 512 times the values, which rarely exceed 0.5.
+    """RootSIFT as uint8: 512 times the values, which rarely exceed 0.5; a quarter of the memory of float32.
 
     >>> root_bytes([[0, 1, 15, 0]])
     array([[  0, 128, 255,   0]], dtype=uint8)
@@ -252,8 +250,8 @@ def root_bytes(descriptors: ArrayLike) -> NDArray[np.uint8]:
 
     rows = np.asarray(descriptors)
     rooted = np.empty(rows.shape, np.uint8)
-    for first in range(0, len(rows), ROWS_AT_A_TIME):
-        block = slice(first, first + ROWS_AT_A_TIME)
+    for first in range(0, len(rows), ROWS_PER_ROOT):
+        block = slice(first, first + ROWS_PER_ROOT)
         rooted[block] = np.minimum(np.rint(root_sift(rows[block]) * ROOT_SCALE), 255)
     return rooted
 
@@ -273,9 +271,9 @@ def save_vocabulary(path: str | os.PathLike[str], vocabulary: Vocabulary) -> Non
 
 
 def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
-    """Read a vocabulary that was saved.
+    """Read a saved vocabulary.
 
-    ``save_vocabulary`` has an example.
+    See ``save_vocabulary`` for an example.
     """
     path = Path(path)
     path.stat()
@@ -284,22 +282,22 @@ def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
 
 
 def pack_vocabulary(vocabulary: Vocabulary) -> tuple[Arrays, dict[str, Any]]:
-    """The arrays and the facts that a vocabulary is made of."""
+    """Arrays and metadata of a vocabulary, for a file."""
     model = vocabulary.model
-    quantizer = model._own_quantizer()  # how many cells it looks into is known from then on, and stored
+    quantizer = model._own_quantizer()  # fixes the number of cells to probe, which is stored
     arrays, facts = pack_model(model)
-    arrays = {MODEL + name: array for name, array in arrays.items()}
+    arrays = {MODEL_PREFIX + name: array for name, array in arrays.items()}
     if quantizer is not None:
-        arrays |= {CELLS + name: getattr(quantizer.cells, name) for name in CELL_ARRAYS}
+        arrays |= {CELLS_PREFIX + name: getattr(quantizer.cells, name) for name in CELL_ARRAYS}
     return arrays, {"model": facts} | {name: getattr(vocabulary, name) for name in SETTINGS}
 
 
 def unpack_vocabulary(path: Path, arrays: Arrays, facts: dict[str, Any]) -> Vocabulary:
-    """The vocabulary that arrays and facts of a file make."""
-    own = {name.removeprefix(MODEL): array for name, array in arrays.items() if name.startswith(MODEL)}
+    """Vocabulary from the arrays and metadata of a file."""
+    own = {name.removeprefix(MODEL_PREFIX): array for name, array in arrays.items() if name.startswith(MODEL_PREFIX)}
     model = unpack_model(path, own, facts["model"])
     if len(model.cluster_centers_) > MANY_CENTERS:
-        cells = _unpack_cells(path, model, *(np.array(arrays[CELLS + name]) for name in CELL_ARRAYS))
+        cells = _unpack_cells(path, model, *(np.array(arrays[CELLS_PREFIX + name]) for name in CELL_ARRAYS))
         model._cells[precision(model.cluster_centers_.dtype)] = cells
     return Vocabulary(model, **{name: facts[name] for name in SETTINGS})
 
@@ -312,7 +310,7 @@ def _unpack_cells(
     middles: NDArray[Any],
     axes: NDArray[Any],
 ) -> Cells:
-    """The cells by which ``predict`` finds a word: to build them takes longer than most queries."""
+    """Search cells for ``predict``; rebuilding them would take longer than most queries."""
     mean, centers = centered(model.cluster_centers_, model.cluster_centers_.dtype)
     n_cells = len(middles)
     fits = ids.shape == (len(centers),) and starts.shape == (n_cells + 1,) and middles.shape == (n_cells, len(mean))
@@ -324,9 +322,9 @@ def _unpack_cells(
         and np.array_equal(np.sort(ids), np.arange(len(centers)))
         and starts[0] == 0
         and starts[-1] == len(centers)
-        and (np.diff(starts) > 0).all()  # a search begins with a centre of the nearest cell
+        and (np.diff(starts) > 0).all()  # a search needs a centre in the nearest cell
         and np.isfinite(middles).all()
-        and np.allclose(axes.T @ axes, np.eye(axes.shape[1]), rtol=0, atol=ORTHONORMAL)
+        and np.allclose(axes.T @ axes, np.eye(axes.shape[1]), rtol=0, atol=ORTHONORMAL_TOLERANCE)
         and model._n_probes is not None
         and model._n_probes <= n_cells
     ):

@@ -1,9 +1,8 @@
-"""Vectors at rest: one way to open them, whatever file or array they are in.
+"""Vectors in files and arrays, behind one function: ``open_vectors``.
 
-Rows have a ``shape``, a ``dtype`` and slices, and that is all that is asked of them. Files whose rows lie side by side
-are memory-mapped and come as NumPy arrays; all others come as ``Vectors``, which read the rows that are asked for, by
-whole chunks or row groups.
-What a header says is held against the size of the file before anything is allocated.
+Rows need only ``shape``, ``dtype`` and slices. Files with contiguous rows are memory-mapped and returned as NumPy
+arrays; others are returned as ``Vectors``, which read rows on demand in whole chunks or row groups. Headers are checked
+against the file size before anything is allocated.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["FileFormatError", "Rows", "Vectors", "open_vectors", "save_vectors"]
 
 Source: TypeAlias = str | os.PathLike[str] | Rows
 
-# How to open a file, given the name of what is in it, by the end of its name.
+# Readers by file extension; the second argument names a data set or column.
 _READERS: dict[str, Callable[[Path, str | None], Rows]] = {
     ".npy": map_npy,
     **dict.fromkeys(VECS, map_vecs),
@@ -43,28 +42,28 @@ _WRITERS: dict[str, Callable[[Path, NDArray[Any]], None]] = {
 
 
 def open_vectors(source: Source, name: str | None = None) -> NDArray[Any] | Vectors:
-    """Open vectors, without reading more than a header.
+    """Open vectors, reading only a header.
 
     Parameters
     ----------
     source : path or array
-        A file, by the end of its name: ``.npy``; ``.fvecs``, ``.bvecs``, ``.ivecs``; ``.fbin``, ``.u8bin``, ``.i8bin``;
-        ``.hdf5``, ``.h5``; ``.parquet``, ``.pq``. A folder of such files, of one kind, whose rows follow each other
-        in the order of the names. An array, a PyTorch tensor, or anything else that has ``shape``, ``dtype`` and
-        slices, such as a zarr array.
+        A file, by its extension: ``.npy``; ``.fvecs``, ``.bvecs``, ``.ivecs``; ``.fbin``, ``.u8bin``, ``.i8bin``;
+        ``.hdf5``, ``.h5``; ``.parquet``, ``.pq``. A folder of such files of one kind, concatenated in the order of
+        their names. An array, a PyTorch tensor, or any object with ``shape``, ``dtype`` and slices, such as a zarr
+        array.
     name : str, default=None
-        The data set of an HDF5 file (by default ``train``, or the only one of two dimensions in whatever group), or the
-        column of a Parquet file (by default ``vector`` or ``embedding``, or the only one that holds lists of numbers).
+        Data set of an HDF5 file (by default ``train``, or the only two-dimensional one in any group), or column of a
+        Parquet file (by default ``vector`` or ``embedding``, or the only one with lists of numbers).
 
     Returns
     -------
     vectors : (n, d) array or Vectors
-        A read-only memory map where the format allows it. Either is good for ``fit``, ``predict`` and ``np.asarray``.
+        A read-only memory map where the format allows it. ``fit``, ``predict`` and ``np.asarray`` accept both.
 
     Raises
     ------
     FileFormatError
-        A ``ValueError``: the file is empty, cut, damaged or of another kind than its name says.
+        A ``ValueError``: the file is empty, truncated or damaged, or its extension does not match its contents.
 
     Examples
     --------
@@ -79,7 +78,7 @@ def open_vectors(source: Source, name: str | None = None) -> NDArray[Any] | Vect
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         return _open_folder(path, name) if path.is_dir() else _unwrapped(_open_file(path, name), str(path))
-    if hasattr(source, "detach"):  # a PyTorch tensor shares its memory
+    if hasattr(source, "detach"):  # PyTorch; shares memory
         source = source.detach().cpu().numpy()
     rows: Any = unmasked("vectors", source)
     if not all(hasattr(source, attribute) for attribute in ("shape", "dtype", "__getitem__")):
@@ -90,15 +89,13 @@ def open_vectors(source: Source, name: str | None = None) -> NDArray[Any] | Vect
 
 
 def save_vectors(path: str | os.PathLike[str], X: ArrayLike | Vectors) -> None:
-    """Write vectors into a file, in the format that the end of its name says.
-
-    The file is written beside, and then takes the place of an old one, whole or not at all.
+    """Write vectors into a file, in the format of its extension; replaces an existing file atomically.
 
     Parameters
     ----------
     path : str or PathLike
         ``.npy`` takes any numbers; ``.fvecs`` and ``.fbin`` float32, ``.bvecs`` and ``.u8bin`` uint8, ``.i8bin`` int8,
-        ``.ivecs`` int32, and what can become that without a loss.
+        ``.ivecs`` int32, and any dtype that converts to these without loss.
     X : (n, d) array or Vectors
         The rows.
 
@@ -122,19 +119,19 @@ def save_vectors(path: str | os.PathLike[str], X: ArrayLike | Vectors) -> None:
 def _open_file(path: Path, name: str | None) -> Rows:
     read = _READERS.get(path.suffix.lower())
     if read is None:
-        path.stat()  # that there is no such file comes first
+        path.stat()  # a missing file is the first error
         raise FileFormatError(f"'{path}' must end in one of {', '.join(_READERS)}, or be a folder of such files")
     return read(path, name)
 
 
 def _open_folder(path: Path, name: str | None) -> Vectors:
-    """Shards: the files of vectors in a folder, in the order of their names."""
+    """Concatenate the shards in a folder, in the order of their names."""
     files = [path / shard for shard in choose_shards(str(path), (file.name for file in path.iterdir()))]
     return Vectors([_open_file(file, name) for file in files], list(map(str, files)))
 
 
 def choose_shards(folder: str, names: Iterable[str]) -> list[str]:
-    """Of the names of the files in a folder those of vectors, in order; they must be of one kind."""
+    """Names of the shards among the files of a folder, sorted; they must be of one kind."""
     shards = sorted(filter(is_shard, names))
     suffixes = sorted({Path(name).suffix.lower() for name in shards})
     if len(suffixes) != 1:
@@ -144,7 +141,7 @@ def choose_shards(folder: str, names: Iterable[str]) -> list[str]:
 
 
 def is_shard(name: str) -> bool:
-    """Whether a file of this name, in a folder of vectors, is taken for some of them."""
+    """Whether a file in a folder of vectors is a shard, by its name."""
     return Path(name).suffix.lower() in _READERS and name[0] != "."
 
 

@@ -1,4 +1,4 @@
-"""Files whose rows lie side by side, and so can be memory-mapped: ``.npy``, TEXMEX and big-ann."""
+"""Formats with contiguous rows, which can be memory-mapped: ``.npy``, TEXMEX and big-ann."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from closure_kmeans.files import FileFormatError, file_size, reading, replacing
 from closure_kmeans.vectors.rows import BLOCK_BYTES, check_kind
 from closure_kmeans.vectors.signatures import NPY_MAGIC, describe, kind_of
 
-# TEXMEX: each row is an int32, its width, and then the values.
+# TEXMEX: each row is an int32 width, followed by the values.
 VECS: dict[str, np.dtype[Any]] = {".fvecs": np.dtype("<f4"), ".bvecs": np.dtype("u1"), ".ivecs": np.dtype("<i4")}
-# big-ann: uint32 rows, uint32 width, and then the values.
+# big-ann: uint32 number of rows, uint32 width, and the values.
 BIN: dict[str, np.dtype[Any]] = {".fbin": np.dtype("<f4"), ".u8bin": np.dtype("u1"), ".i8bin": np.dtype("i1")}
 
-# Rows of a TEXMEX file whose width is looked at: all of a small file, a spread sample of a large one.
+# Largest number of rows of a TEXMEX file whose width is checked, evenly spaced.
 CHECKED_ROWS = 100_000
-# NumPy has Python parse a header, which some versions of it (3.11.7) cannot do in several threads at a time.
+# NumPy parses headers with ``ast``, which in some Python versions (3.11.7) is not thread-safe.
 _ONE_HEADER = Lock()
 
 
 class Header(NamedTuple):
-    """Where the values of an ``.npy`` file lie."""
+    """Layout of the values of an ``.npy`` file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    in_columns: bool  # one column after the other, as Fortran has it
+    in_columns: bool  # Fortran order
     offset: int
 
 
 def map_npy(path: Path, name: str | None = None) -> NDArray[Any]:
-    """Map an ``.npy`` file."""
+    """Memory-map an ``.npy`` file."""
     size = file_size(path, minimum=10)
     with reading(path, ".npy"):
         header = _npy_header(path, size)
@@ -46,7 +46,7 @@ def map_npy(path: Path, name: str | None = None) -> NDArray[Any]:
 
 
 def check_npy(path: Path | str, header: Header, size: int) -> None:
-    """Whether a file of some bytes holds the vectors that its header tells of."""
+    """Check that a file of ``size`` bytes holds the vectors that its header declares."""
     check_kind(str(path), header.shape, header.dtype)
     n_bytes = header.offset + math.prod(header.shape) * header.dtype.itemsize
     _check_size(path, f"{header.shape[0]} x {header.shape[1]} values of {header.dtype}", n_bytes, size)
@@ -68,7 +68,7 @@ def _npy_header(path: Path, size: int) -> Header:
 
 
 def read_npy_header(file: Any) -> Header:
-    """The header of an ``.npy`` file, which is then at its values."""
+    """Read the header of an ``.npy`` file; leaves the file at its values."""
     read = np.lib.format.read_array_header_1_0
     if np.lib.format.read_magic(file) != (1, 0):
         read = np.lib.format.read_array_header_2_0
@@ -78,7 +78,7 @@ def read_npy_header(file: Any) -> Header:
 
 
 def map_vecs(path: Path, name: str | None = None) -> NDArray[Any]:
-    """Map a TEXMEX file, as an array whose rows are a little apart: between them lie their widths."""
+    """Memory-map a TEXMEX file, as a strided view that skips the widths."""
     dtype = VECS[path.suffix.lower()]
     size = file_size(path, minimum=4 + dtype.itemsize)
     with path.open("rb") as file:
@@ -92,7 +92,8 @@ def map_vecs(path: Path, name: str | None = None) -> NDArray[Any]:
     if size % row_bytes:
         raise FileFormatError(
             f"'{path}' must hold whole rows of {row_bytes} bytes (4 for the width, {width} values of {dtype}), "
-            f"but has {size} bytes, {size % row_bytes} too many: it was cut, or its name ends wrongly"
+            f"but has {size} bytes, {size % row_bytes} too many: it was cut, or the file extension does not match its "
+            "contents"
         )
     rows = np.memmap(path, np.uint8, "r").reshape(-1, row_bytes)
     checked = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), CHECKED_ROWS)).astype(np.int64))
@@ -107,7 +108,7 @@ def map_vecs(path: Path, name: str | None = None) -> NDArray[Any]:
 
 
 def map_bin(path: Path, name: str | None = None) -> NDArray[Any]:
-    """Map a big-ann file."""
+    """Memory-map a big-ann file."""
     dtype = BIN[path.suffix.lower()]
     size = file_size(path, minimum=8 + dtype.itemsize)
     with path.open("rb") as file:
@@ -118,7 +119,7 @@ def map_bin(path: Path, name: str | None = None) -> NDArray[Any]:
     if size == 8 + n_values * other_bytes > 8:
         raise FileFormatError(
             f"'{path}' has {size} bytes, which fit {shape[0]} x {shape[1]} values of {8 * other_bytes} bits, "
-            f"but by its name they are {dtype}: its name ends wrongly"
+            f"but by its name they are {dtype}: the file extension does not match its contents"
         )
     _check_size(path, f"{shape[0]} x {shape[1]} values of {dtype}", 8 + n_values * dtype.itemsize, size, _hint(start))
     check_kind(str(path), shape, dtype)
@@ -141,7 +142,7 @@ def write_npy(path: Path, X: NDArray[Any]) -> None:
     X = np.ascontiguousarray(X)
     with replacing(path) as beside, beside.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(X))
-        file.write(X.data)  # NumPy itself would not say why a disk takes no more
+        file.write(X.data)  # NumPy would hide the reason of a failure
 
 
 def write_vecs(path: Path, X: NDArray[Any]) -> None:

@@ -1,4 +1,4 @@
-"""HDF5 files, such as those of ann-benchmarks."""
+"""HDF5 files, for example from ann-benchmarks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from closure_kmeans.files import FileFormatError, file_size, library, reading
 from closure_kmeans.vectors.rows import Rows, Vectors, by_chunks, check_kind, listed
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
-# The data set that ann-benchmarks fits to.
+# Training set of ann-benchmarks.
 DEFAULT_NAME = "train"
-# No compression makes real vectors smaller than this part of themselves: a file that promises more is damaged.
+# Largest plausible compression ratio; a file that declares more is damaged.
 LARGEST_COMPRESSION = 1100
 
 
 def open_hdf5(path: Path, name: str | None = None) -> Rows:
-    """Open a data set: as a memory map where it lies in one piece, else to be read by chunks."""
+    """Open a data set: memory-mapped if it is contiguous, else read in chunks."""
     h5py = library("h5py", "io", "an HDF5 file")
     size = file_size(path, minimum=8)
     check_no_other_kind(path, ".hdf5")
@@ -40,7 +40,7 @@ def open_hdf5(path: Path, name: str | None = None) -> Rows:
 
 
 class _DataSet(NamedTuple):
-    """A data set that cannot be mapped. The file is open only while a slice is read."""
+    """Data set that cannot be mapped. The file is open only while a slice is read."""
 
     path: Path
     name: str
@@ -54,7 +54,7 @@ class _DataSet(NamedTuple):
 
 
 def _choose(path: Path, file: Any, kind: Any, name: str | None) -> Any:
-    """The data set of a name, or the one that can be meant."""
+    """Data set by name, or the default one."""
     found = _two_dimensional(file, kind)
     if name is None and _is_matrix(file.get(DEFAULT_NAME), kind):
         name = DEFAULT_NAME
@@ -69,13 +69,13 @@ def _choose(path: Path, file: Any, kind: Any, name: str | None) -> Any:
     data = file.get(name)
     if not isinstance(data, kind):
         raise FileFormatError(f"'{path}' must have a data set '{name}'; those of two dimensions are: {listed(found)}")
-    if data.file.filename != file.filename:  # its offset would be one in the other file
+    if data.file.filename != file.filename:  # the offset would refer to the other file
         raise FileFormatError(f"'{path}:{name}' must be in the file itself, but is a link to '{data.file.filename}'")
     return data
 
 
 def _two_dimensional(file: Any, kind: Any) -> list[str]:
-    """The names of the data sets of two dimensions, in whatever group."""
+    """Names of all two-dimensional data sets, in any group."""
     found = []
 
     def note(name: str, item: Any) -> None:

@@ -15,16 +15,16 @@ from closure_kmeans.vectors.hdf5 import LARGEST_COMPRESSION
 from closure_kmeans.vectors.rows import Group, Vectors, check_kind, listed
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
-# Columns that are taken for the vectors, unless one is named.
+# Default columns, in this order.
 DEFAULT_NAMES = ("vector", "embedding")
-# Rows that pyarrow decodes, and bytes that it reads, at a time. It would hold a whole row group several times over.
+# Batch size of pyarrow's decoder and size of its read buffer: without them it would hold several copies of a row group.
 BATCH_ROWS, BUFFER_BYTES = 1024, 1 << 20
 
 
 def open_parquet(path: Path, name: str | None = None) -> Vectors:
-    """Open a column of lists of one length; its row groups are read one at a time.
+    """Open a column of lists of equal length; row groups are read one at a time.
 
-    The file is not mapped: one that shrinks while it is read is an error, where a map would end the process.
+    The file is not memory-mapped: if it shrinks while it is read, that raises an error instead of SIGBUS.
     """
     parquet = library("pyarrow.parquet", "io", "a Parquet file")
     types = library("pyarrow.types", "io", "a Parquet file")
@@ -48,7 +48,7 @@ def open_parquet(path: Path, name: str | None = None) -> Vectors:
 
 
 def _choose(path: Path, schema: Any, types: Any, name: str | None) -> str:
-    """The column of a name, or the one that can be meant."""
+    """Column by name, or the default one."""
     found = [field.name for field in schema if _is_list(field.type, types) and _is_number(field.type.value_type, types)]
     usual = [candidate for candidate in DEFAULT_NAMES if candidate in found]
     if name is None and (usual or len(found) == 1):
@@ -77,7 +77,7 @@ def _is_number(kind: Any, types: Any) -> bool:
 
 
 class _Column:
-    """A column of lists. One thread at a time may read it: pyarrow crashes the process otherwise."""
+    """Column of lists. Only one thread at a time may read it: pyarrow would crash the process."""
 
     def __init__(self, path: Path, file: Any, name: str) -> None:
         self.name = name
@@ -95,7 +95,7 @@ class _Column:
         return 0
 
     def read(self, group: int, first: int) -> NDArray[Any]:
-        """The rows of a row group, the first of which has a number in the file."""
+        """Read a row group; ``first`` is the number of its first row in the file, for errors."""
         rows = np.empty((self._file.metadata.row_group(group).num_rows, self.width), self.dtype)
         done = 0
         for batch in self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[self.name]):
@@ -109,7 +109,7 @@ class _Column:
         return rows[:done]
 
     def _check_rows(self, lists: Any, first: int) -> None:
-        """Name the first of these rows that is not as it should be, in the count of the file."""
+        """Raise an error that names the first row with missing values or another length."""
         for row, values in enumerate(lists, first):
             self._check_present(row, values)
             if len(values) != self.width:

@@ -1,4 +1,4 @@
-"""Rows that are read when they are asked for."""
+"""Rows that are read on demand."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from numpy.typing import DTypeLike, NDArray
 from closure_kmeans.arrays import unmasked
 from closure_kmeans.files import FileFormatError, check_uncut, reading
 
-# Bytes read at a time where all rows are read.
+# Bytes per block when all rows are read.
 BLOCK_BYTES = 1 << 24
-# Bytes of small chunks that are read together: to open a file for each would take longer than to read it.
+# Small chunks are read in groups of this many bytes: opening a file takes longer than reading a small chunk.
 GROUP_BYTES = 1 << 20
-# Groups that are kept: two, as threads that read blocks in order may be in neighbouring ones, or more of small ones.
+# Cache of the last groups: at least two, since threads that read blocks in order may be in neighbouring groups.
 KEPT_GROUPS, KEPT_BYTES = 2, 1 << 23
-# Names that an error lists.
+# Names listed in an error, at most.
 LISTED_NAMES = 10
 
 
 class Rows(Protocol):
-    """The least that rows must be: an array of two dimensions of which slices can be taken."""
+    """Protocol of rows: a two-dimensional array that can be sliced."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Number of rows, and their width."""
+        """Number of rows, and width."""
 
     @property
     def dtype(self) -> Any:
-        """What the values are."""
+        """Type of the values."""
 
     def __getitem__(self, rows: slice, /) -> Any:
         """Some consecutive rows."""
 
 
 class Group(NamedTuple):
-    """Rows that are stored, and so read, as a whole: chunks of HDF5 and zarr, a row group of Parquet."""
+    """Rows that are stored and read as a unit: chunks of HDF5 and zarr, or a row group of Parquet."""
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
@@ -49,9 +49,9 @@ class Group(NamedTuple):
 
 
 def by_chunks(rows: Any) -> list[Rows | Group]:
-    """The parts of rows: groups of whole chunks, if they are stored in chunks, and else the rows themselves."""
+    """Split chunked rows into groups of whole chunks; other rows are a single part."""
     chunks = getattr(rows, "chunks", None)
-    if not chunks or not isinstance(chunks[0], int):  # those of Dask are tuples
+    if not chunks or not isinstance(chunks[0], int):  # Dask has tuples
         return [rows]
     n_rows, width = rows.shape
     dtype = np.dtype(rows.dtype)
@@ -61,17 +61,17 @@ def by_chunks(rows: Any) -> list[Rows | Group]:
 
 
 class Vectors:
-    """Rows in one or more parts that follow each other, read as they are asked for.
+    """Concatenated parts, whose rows are read on demand.
 
-    Slices are NumPy arrays, and copies. ``np.asarray`` reads all rows, and so does ``fit``. The last groups that were
-    read are kept: so rows that are asked for in order, block by block and by several threads, are read once.
+    Slices return copies as NumPy arrays. ``np.asarray`` reads all rows, and so does ``fit``. The last groups are
+    cached: rows that several threads read in order, block by block, are read once.
 
     Parameters
     ----------
     parts : list of Rows, Group and Vectors
         Parts of equal width and dtype.
     labels : list of str
-        What to call each part in an error.
+        Name of each part in errors.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Vectors:
                         f"'{label}' must have the {what} of '{self._labels[0]}', {expected}, but has {own}"
                     )
         self._starts = np.cumsum([0] + [part.shape[0] for part in self._parts]).tolist()
-        self._kept: dict[int, NDArray[Any]] = {}  # groups by their number, the oldest first
+        self._kept: dict[int, NDArray[Any]] = {}  # cached groups by number, oldest first
         self._turn = Lock()
         self.shape: tuple[int, int] = (self._starts[-1], int(first.shape[1]))
         self.dtype = np.dtype(first.dtype)
@@ -145,7 +145,7 @@ class Vectors:
         return result
 
     def _read(self, wanted: range, result: NDArray[Any]) -> None:
-        """Read rows, part by part."""
+        """Read rows into ``result``, part by part."""
         done = 0
         while done < len(wanted):
             number = bisect_right(self._starts, wanted[done]) - 1
@@ -160,7 +160,7 @@ class Vectors:
         check_uncut(part)
         with reading(Path(label), "vectors"):
             read = self._group(number, part)[rows] if isinstance(part, Group) else np.asanyarray(part[rows])
-        block = np.asarray(unmasked(f"'{label}'", read))  # a masked array is still one
+        block = np.asarray(unmasked(f"'{label}'", read))  # may be a masked array
         expected = (len(range(rows.start, rows.stop, rows.step)), self.shape[1])
         if block.shape != expected:
             first = self._starts[number] + rows.start
@@ -168,17 +168,17 @@ class Vectors:
         return block
 
     def _group(self, number: int, group: Group) -> NDArray[Any]:
-        """A whole group. Threads take turns: an open Parquet file is for one at a time."""
+        """Read a whole group, or take it from the cache. The lock is needed by Parquet readers."""
         with self._turn:
             if number not in self._kept:
                 if len(self._kept) == self._n_kept:
-                    del self._kept[next(iter(self._kept))]  # before there is one more
+                    del self._kept[next(iter(self._kept))]  # before reading, to limit memory
                 self._kept[number] = np.asanyarray(group.read())
             return self._kept[number]
 
 
 def check_kind(label: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Vectors are rows of numbers, at least one of each."""
+    """Check that vectors are two-dimensional, numeric and not empty."""
     if len(shape) != 2:
         raise FileFormatError(f"'{label}' must have two dimensions, but has shape {tuple(shape)}")
     if dtype.kind not in "iuf" or dtype.itemsize > 8:
@@ -189,6 +189,6 @@ def check_kind(label: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None
 
 
 def listed(names: list[str]) -> str:
-    """The first of some names, for an error of one line."""
+    """First names of a list, for an error of one line."""
     more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
     return (", ".join(map(repr, names[:LISTED_NAMES])) or "none") + more

@@ -1,4 +1,4 @@
-"""How files begin: what to say of one that is of another kind than its name says."""
+"""File signatures (magic numbers), to recognise files whose extension does not match their contents."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ SIGNATURES = {
 
 
 def kind_of(start: bytes) -> str | None:
-    """The kind of file that begins like this, where it is known."""
+    """Kind of file with this signature, or None."""
     return next((kind for signature, kind in SIGNATURES.items() if start.startswith(signature)), None)
 
 
 def describe(start: bytes) -> str:
-    """How a file begins."""
+    """Describe the first bytes of a file, for an error."""
     kind = kind_of(start)
     return f"it begins like a {kind} file" if kind else f"it begins with the bytes {start[:4].hex(' ')}"
 
 
 def check_no_other_kind(path: Path, own: str) -> None:
-    """A file must not begin like one of another kind; an unknown beginning is left to the library that reads it."""
+    """Raise if a file has the signature of another kind; unknown ones are left to the reading library."""
     with path.open("rb") as file:
         start = file.read(8)
     if kind_of(start) not in (None, own):
