@@ -44,6 +44,7 @@ ROWS_IN = {
 # Names of parameters of version 0.1, and what to write instead.
 RENAMED = {
     "n_jobs": "n_threads",
+    "column": "name",
     "scratch": "the environment variable TMPDIR",
     **{
         name: f"method=Method({name}=...)"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import ClosureKMeans
 from closure_kmeans.base import BaseKMeans
-from closure_kmeans.search import SOME_CENTERS, compile_cells
+from closure_kmeans.search import compile_cells
 
 
 def compile_kernels(dtype: np.dtype[Any]) -> None:
@@ -38,8 +38,7 @@ def compile_kernels(dtype: np.dtype[Any]) -> None:
 def compile_learning(dtype: np.dtype[Any], method: str, n_words: int) -> None:
     """Call what it takes to learn so many visual words from descriptors of a type, by one of the methods."""
     model = few_words(dtype, method)
-    if n_words >= SOME_CENTERS:
-        compile_cells(_few_rows(dtype), model.cluster_centers_)  # for a start from random rows
+    compile_cells(_few_rows(dtype), model.cluster_centers_)  # for a start from random rows
 
 
 @cache

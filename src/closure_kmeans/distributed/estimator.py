@@ -67,7 +67,7 @@ class DistributedClosureKMeans(BaseKMeans):
         Parts that the rows are laid out in. A task holds one of them in memory, two or three times while the rows are
         laid out; there should be as many as all workers have threads. By default 16, or as many more as it takes for
         each to have at most 256 MB of rows; but each has at least 1,024 rows.
-    column : str, default=None
+    name : str, default=None
         The column of Parquet files, or the data set of HDF5 files.
     init : "tree" or array, default="tree"
         As in ClosureKMeans, but neither random rows nor labels.
@@ -100,7 +100,7 @@ class DistributedClosureKMeans(BaseKMeans):
         storage: str | os.PathLike[str] | None = None,
         storage_options: dict[str, Any] | None = None,
         n_partitions: int | None = None,
-        column: str | None = None,
+        name: str | None = None,
         init: Literal["tree"] | ArrayLike = "tree",
         metric: Literal["euclidean", "cosine"] = "euclidean",
         max_iter: int = 100,
@@ -118,7 +118,7 @@ class DistributedClosureKMeans(BaseKMeans):
         self.storage = storage
         self.storage_options = storage_options
         self.n_partitions = n_partitions
-        self.column = column
+        self.name = name
         self.init = init
         self.metric = metric
         self.max_iter = max_iter
@@ -180,7 +180,7 @@ class DistributedClosureKMeans(BaseKMeans):
         self._check_parameters()
         with self._folder() as folder, connect(self.client, self.n_threads, self.verbose) as cluster:
             cluster.check_shared(folder)
-            source = open_source(X, self.column, self.storage_options or {}, folder, cluster)
+            source = open_source(X, self.name, self.storage_options or {}, folder, cluster)
             fitted = self._fit_in(folder, cluster, source, began, resume=resume)
         self.n_features_in_ = source.width
         return self._become(fitted)

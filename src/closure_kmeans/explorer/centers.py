@@ -1,72 +1,20 @@
-"""How the centres of clusters lie to each other: who is next to whom, and a map of all.
-
-A centre's closest other is found by comparing all pairs while the centres are few. Beyond, it is looked for among its
-neighbours in random partition trees, as the points' clusters are.
-"""
+"""A map of the centres of clusters."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans.parallel import Threads, count_threads
-from closure_kmeans.quantizer import MANY_CENTERS
-from closure_kmeans.trees import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
+from closure_kmeans.trees import DATA_SAMPLE, principal_axes
 
-# Trees, and centres in a leaf, that find the closest other of nearly all centres.
-N_TREES, LEAF_SIZE = 6, 128
-# Centres compared with all others at a time.
-BLOCK_ROWS = 1024
-# Share of the centres that may lie beyond each edge of the map: a few far out must not shrink all others.
+# Share of the centres that may lie beyond each edge of the map: a few outliers must not shrink all others.
 BEYOND = 0.002
 
 
-def closest_distances(centers: NDArray[Any]) -> NDArray[np.float64]:
-    """The distance of each centre to the closest other one; infinite for a single one."""
-    centered = centers - centers.mean(axis=0)
-    closest = np.full(len(centers), np.inf)
-    everyone = np.arange(len(centers), dtype=np.int32)
-    with Threads(count_threads(None)) as threads:
-        if len(centers) <= MANY_CENTERS:
-
-            def compare(first: int, last: int) -> None:
-                _look(centered, everyone[first:last], everyone, closest)
-
-            threads.for_each_block(compare, len(centers), BLOCK_ROWS)
-        else:
-            rng = np.random.default_rng(0)
-            origin = np.zeros(centered.shape[1], centered.dtype)
-            for _ in range(N_TREES):
-                tree = grow_partition(centered, origin, -(-len(centered) // LEAF_SIZE), rng, threads)
-                threads.for_each_block(partial(_look_in_leaves, centered, tree, closest), len(tree.starts) - 1)
-    distances: NDArray[np.float64] = np.sqrt(closest)
-    return distances
-
-
-def _look_in_leaves(
-    centers: NDArray[Any], tree: RandomPartition, closest: NDArray[np.float64], first: int, last: int
-) -> None:
-    for leaf in range(first, last):
-        together = tree.members[tree.starts[leaf] : tree.starts[leaf + 1]]
-        _look(centers, together, together, closest)
-
-
-def _look(
-    centers: NDArray[Any], some: NDArray[np.int32], others: NDArray[np.int32], closest: NDArray[np.float64]
-) -> None:
-    """Compare some centres with others, and note where one is closer than those seen before."""
-    here, there = centers[some], centers[others]
-    norms = np.einsum("ij,ij->i", here, here)
-    squares = norms[:, np.newaxis] - 2 * here @ there.T + np.einsum("ij,ij->i", there, there)
-    squares[some[:, np.newaxis] == others] = np.inf
-    closest[some] = np.minimum(closest[some], np.maximum(squares.min(axis=1), 0))
-
-
-def project(centers: NDArray[Any]) -> NDArray[np.float32]:
-    """The centres on the plane of the first two principal components, from 0 to 1; a few may lie beyond the edges."""
+def place_on_map(centers: NDArray[Any]) -> NDArray[np.float32]:
+    """Project centres on their first two principal components, scaled to 0..1; a few may lie beyond the edges."""
     sample = centers[:: -(-len(centers) // DATA_SAMPLE)]
     mean = sample.mean(axis=0)
     n_axes = min(2, *sample.shape)

@@ -193,7 +193,7 @@ def resume_learning(
         if verbose and begun is not None and begun.exists():
             tqdm.write(f"{n_words:,} words as far as they are in '{folder}'", file=sys.stderr)
         compile_learning(np.dtype(np.uint8) if root else descriptors.dtype, method, n_words)  # not timed
-        checkpoint: dict[str, Any] = {} if begun is None else {"checkpoint": begun}
+        checkpoint: dict[str, Any] = {} if begun is None else {"checkpoint": begun, "resume": True}
         with suggesting_removal():
             vocabulary = learn_vocabulary(
                 descriptors, n_words, n_threads=n_threads, verbose=verbose, **settings, **checkpoint
