@@ -16,7 +16,8 @@ X = load_sift()
 
 def fit(folder: Path) -> None:
     checkpoint = folder / "checkpoint"
-    model = ClosureKMeans(400, random_state=0, checkpoint=checkpoint, checkpoint_every=0, max_iter=20).fit(X)
+    model = ClosureKMeans(400, random_state=0, checkpoint=checkpoint, checkpoint_every=0, max_iter=20)
+    model.fit(X, resume=True)
     model.save(folder / "model.safetensors")
 
 

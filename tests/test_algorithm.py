@@ -3,7 +3,6 @@
 import os
 import pickle
 import warnings
-from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from threading import Event
@@ -14,45 +13,58 @@ import pytest
 import reference
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from models import closures
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-import closure_kmeans
-from closure_kmeans import ClosureKMeans, closure, clusters, parallel
+from closure_kmeans import PAPER, ClosureKMeans, Method, assignment, centers, closure, clusters, neighborhoods, parallel
 from closure_kmeans.arrays import ALIGNMENT, empty_rows, largest
-from closure_kmeans.closure import (
-    PLAIN,
-    Rule,
-    assign_and_update,
-    assign_by_closures,
-    begin,
-    cluster_by_closures,
-    take_step,
-    with_means,
-)
+from closure_kmeans.assignment import assign_by_closures, with_means
+from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures, lower
 from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
-from closure_kmeans.initialize import draw_rows
-from closure_kmeans.iteration import Clustering
 from closure_kmeans.metrics import assignment_accuracy
 from closure_kmeans.neighborhoods import LARGEST_LEAF, FreshNeighborhoods, KeptNeighborhoods
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import arrange_points, grow_leaves, heights
+from closure_kmeans.points import heights
+from closure_kmeans.starts import draw_rows
+from closure_kmeans.stores import Rule
+from closure_kmeans.stores.memory import MemoryStore, arrange_points
 from closure_kmeans.trees import RandomPartition, check_partition, cut_evenly, unite_leaves
 
 MODES = {
-    "default": {"neighborhoods": "fresh"},
-    "all clusters": {"neighborhoods": "all"},
-    "paper": ClosureKMeans.paper().get_params(),
-    "static": ClosureKMeans.paper(adaptive=False, max_trees=4).get_params(),
-    "kept by Hartigan's rule": {"neighborhoods": "kept", "leaf_size": 12, "max_trees": 3},
+    "default": Method(neighborhoods="fresh"),
+    "all clusters": Method(neighborhoods="all"),
+    "paper": PAPER,
+    "static": PAPER._replace(adaptive=False, max_trees=4),
+    "kept by Hartigan's rule": Method(neighborhoods="kept", leaf_size=12, max_trees=3),
 }
 every_mode = pytest.mark.parametrize("mode", MODES)
 DTYPES = [np.float64, np.float32, np.float16, np.uint8, np.int8]
 
 
 def model(k, mode="default", **parameters):
-    return ClosureKMeans(**MODES[mode] | {"n_threads": 1, "random_state": 0} | parameters | {"n_clusters": k})
+    return closures(k, **{"method": MODES[mode], "n_threads": 1, "random_state": 0} | parameters)
+
+
+def store_of(X, k, threads, *, look_back=False, tree_dims=None):
+    """The rows in memory, and the state of the start from the tree."""
+    rng = np.random.default_rng(0)
+    store = MemoryStore(X, np.ones(1), k, tree_dims=tree_dims, look_back=look_back, rng=rng, threads=threads)
+    return store, store.begin(store.tree_labels())
+
+
+class Spoiling:
+    """A store whose outcomes are spoilt."""
+
+    def __init__(self, store, spoil):
+        self._store, self._spoil = store, spoil
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def assign(self, state, leaves, rule):
+        return self._spoil(self._store.assign(state, leaves, rule), state, rule)
 
 
 def bits(fitted):
@@ -110,16 +122,14 @@ def test_the_distortion_never_rises(mode, X, leaf_size, weighted, data):
 @pytest.mark.parametrize("hartigan", [False, True])
 def test_a_step_that_would_raise_the_distortion_is_redone_by_the_papers_rule(hartigan, monkeypatch):
     monkeypatch.setattr(closure, "PARTS_OF_MOVERS", ())  # a small part of the points may lower it by chance
-    rng = np.random.default_rng(0)
-    X = load_sift()[:300]
     with Threads(1) as threads:
-        points, tree = arrange_points(X, np.ones(1), 20, None, rng, threads)
-        labels = np.repeat(np.arange(20, dtype=np.int32), np.diff(tree.starts))
-        state = Clustering(labels, update(points, labels, 20, threads))
-        partitions = [grow_leaves(points, rng, threads, leaf_size) for leaf_size in (20, 100)]
+        store, state = store_of(load_sift()[:300], 20, threads, look_back=True)
+        labels = state.labels
+        partitions = [store.grow(leaf_size) for leaf_size in (20, 100)]
         astray = state.clusters._replace(centers=np.roll(state.clusters.centers, 1, axis=1))
-        step = take_step(points, state, lambda: astray, partitions, Rule(hartigan), threads, [], assign_and_update)
-        expected, _ = assign_by_closures(points, state.clusters, labels, partitions, PLAIN, threads)
+        monkeypatch.setattr(store, "target", lambda state, rule: astray if rule.ahead else state.clusters)
+        step = lower(store, state, partitions, Rule(hartigan, ahead=True), tol=0)
+        expected, _ = assign_by_closures(store.points, state.clusters, labels, partitions, Rule(), threads)
     np.testing.assert_array_equal(step.state.labels, expected)
     assert step.n_active == np.count_nonzero(expected != labels) > 0
     assert step.state.clusters.inertia < state.clusters.inertia
@@ -128,33 +138,16 @@ def test_a_step_that_would_raise_the_distortion_is_redone_by_the_papers_rule(har
 @pytest.mark.parametrize("undone", ["raised", "not lowered"])
 def test_where_moves_undo_each_other_a_part_of_the_points_moves(undone):
     """Half of them, here; another half in another iteration."""
-    rng = np.random.default_rng(0)
 
-    def reassign(points, state, clusters, partitions, rule, *arguments):
-        outcome = assign_and_update(points, state, clusters, partitions, rule, *arguments)
+    def spoil(outcome, state, rule):
         worse = outcome.clusters._replace(errors=state.clusters.errors + (undone == "raised"))
         return outcome._replace(clusters=worse) if rule.part == 1 else outcome
 
     with Threads(1) as threads:
-        points, tree = arrange_points(load_sift()[:2000], np.ones(1), 200, None, rng, threads)
-        state = begin(points, np.repeat(np.arange(200, dtype=np.int32), np.diff(tree.starts)), 200, threads)
-        partitions = [grow_leaves(points, rng, threads, 100)]
-        joint, _ = assign_by_closures(points, state.clusters, state.labels, partitions, Rule(True), threads)
-        steps = [
-            take_step(
-                points,
-                state,
-                lambda: state.clusters,
-                partitions,
-                Rule(True, seed=number),
-                threads,
-                [],
-                reassign,
-                many=100,
-                tol=5e-4,
-            )
-            for number in (1, 1, 2)
-        ]
+        store, state = store_of(load_sift()[:2000], 200, threads, look_back=True)  # the centres of the state are kept
+        leaves = [store.grow(100)]
+        joint, _ = assign_by_closures(store.points, state.clusters, state.labels, leaves, Rule(True), threads)
+        steps = [lower(Spoiling(store, spoil), state, leaves, Rule(True, seed=number), 5e-4) for number in (1, 1, 2)]
     movers = joint != state.labels
     moved = [step.state.labels != state.labels for step in steps]
     assert all(step.state.clusters.inertia < state.clusters.inertia for step in steps)
@@ -185,7 +178,7 @@ def test_a_fit_whose_moves_undo_each_other_is_resumed(tmp_path):
     whole = ClosureKMeans(200, metric="cosine", random_state=0).fit(X)
     stopped = ClosureKMeans(200, metric="cosine", random_state=0, checkpoint=tmp_path)
     for n_iter in (3, 4, 100):
-        stopped.set_params(callback=lambda record, last=n_iter: record.iteration == last).fit(X)
+        stopped.set_params(callback=lambda record, last=n_iter: record.iteration == last).fit(X, resume=True)
     assert bits(stopped) == bits(whole)
 
 
@@ -198,9 +191,9 @@ def test_the_means_of_directions():
         points, _ = arrange_points(X, rng.random(300) + 0.5, 20, None, rng, threads)
         labels = rng.permutation(300).astype(np.int32) % 20
         clusters = update(points._replace(spherical=True), labels, 20, threads)
-        means = with_means(clusters, points.mean, threads)
+        means = with_means(clusters, points.offset, threads)
     expected, _, _ = reference.update_clusters(points.rows, points.weights, labels, np.zeros((20, 8)))
-    np.testing.assert_allclose(means.centers + points.mean, expected, atol=1e-12)
+    np.testing.assert_allclose(means.centers + points.offset, expected, atol=1e-12)
 
 
 @given(st.integers(0, 40), st.booleans(), st.booleans(), st.integers(0, 2**32 - 1))
@@ -228,33 +221,28 @@ def test_clusters_whose_points_are_the_same_are_taken_over(n_moves, spherical, w
 @pytest.mark.parametrize("rejected", [set(range(1, 7)), set(range(7, 13)), {7}, {8, 9}, set(range(7, 31))])
 def test_centers_stay_as_they_are_when_all_of_a_step_is_rejected(rejected):
     """Their memory is used again, but not before its time. Calls are counted; a rejected step has six of them."""
-    rng = np.random.default_rng(0)
     calls = count(1)
 
-    def reassign(points, *arguments, **options):
-        outcome = assign_and_update(points, *arguments, **options)
+    def spoil(outcome, state, rule):
         worse = np.inf if next(calls) in rejected else 0
         return outcome._replace(clusters=outcome.clusters._replace(errors=outcome.clusters.errors + worse))
 
     def check(step, accuracy, converged):
-        expected = update(points, step.state.labels.copy(), 5, threads)
+        expected = update(store.points, step.state.labels.copy(), 5, threads)
         np.testing.assert_array_equal(step.state.clusters.centers, expected.centers)
 
     with Threads(1) as threads:
-        points, tree = arrange_points(load_sift()[:4000], np.ones(1), 5, None, rng, threads)
-        state = begin(points, np.repeat(np.arange(5, dtype=np.int32), np.diff(tree.starts)), 5, threads)
+        store, state = store_of(load_sift()[:4000], 5, threads, look_back=True)
+        store.accuracy = lambda state: 0.0  # so that it goes on, with larger leaves
         cluster_by_closures(
-            points,
+            Spoiling(store, spoil),
             state,
-            FreshNeighborhoods(partial(grow_leaves, points, rng, threads), 100, 4000, target_accuracy=1),
-            reassign=reassign,
-            hartigan=True,
-            extrapolate=True,
+            FreshNeighborhoods(store.grow, 100, 4000, target_accuracy=1),
+            Rule(hartigan=True),
+            extrapolate_from=FIRST_EXTRAPOLATED,
             max_iter=8,
             tol=-1,
-            measure_accuracy=lambda state: 0.0,  # so that it goes on, with larger leaves
             on_iteration=check,
-            threads=threads,
         )
 
 
@@ -308,7 +296,7 @@ def test_any_number_of_threads_and_any_blocks_give_the_same_bits(mode, weighted,
     alone = bits(model(90, mode, max_iter=4).fit(X, sample_weight=weights))
     for n_threads, n_blocks in ((2, 16), (3, 16), (5, 16), (1, 1), (1, 7), (2, 10_000)):
         monkeypatch.setattr(parallel, "BLOCKS_PER_THREAD", n_blocks)
-        for module in (closure, clusters):
+        for module in (assignment, centers, clusters):
             monkeypatch.setattr(module, "rows_per_block", lambda rows, n_blocks=n_blocks: -(-len(rows) // n_blocks))
         assert bits(model(90, mode, max_iter=4, n_threads=n_threads).fit(X, sample_weight=weights)) == alone
 
@@ -464,8 +452,8 @@ def test_random_rows_are_drawn_by_weight():
     rng = np.random.default_rng(0)
     X, weights = rng.normal(size=(200, 2)), np.where(np.arange(200) < 15, 1e9, 1.0)
     with Threads(1) as threads:
-        points, tree = arrange_points(X, weights, 20, None, rng, threads)
-    drawn = tree.members[draw_rows(points, tree, 20, rng)]
+        store = MemoryStore(X, weights, 20, tree_dims=None, rng=rng, threads=threads)
+    drawn = store.order[draw_rows(store)]
     assert len(set(drawn)) == 20
     assert set(range(15)) < set(drawn)
 
@@ -492,7 +480,7 @@ def test_adaptive_neighborhoods_grow_when_they_are_used_up(min_fall, max_trees):
 
 def test_few_clusters_are_all_tested_and_many_are_not():
     X = load_sift()[:600]
-    few, many = (ClosureKMeans(k, leaf_size=8, random_state=0, max_iter=2).fit(X) for k in (128, 129))
+    few, many = (closures(k, leaf_size=8, random_state=0, max_iter=2).fit(X) for k in (128, 129))
     assert {(record.n_trees, record.n_candidates) for record in few.history_} == {(0, 128)}
     assert all(record.n_trees == 1 and record.n_candidates <= 8 for record in many.history_)
 
@@ -510,28 +498,28 @@ def test_kept_trees_are_grown_once_and_fresh_ones_every_time():
         return next(trees), leaf_size
 
     fresh = FreshNeighborhoods(grow, leaf_size=8, n_points=100, target_accuracy=0.9)
-    assert [fresh.partitions() for _ in range(3)] == [[(0, 8)], [(1, 8)], [(2, 8)]]
+    assert [fresh.leaves() for _ in range(3)] == [[(0, 8)], [(1, 8)], [(2, 8)]]
 
     static = KeptNeighborhoods(grow, 8, 2, adaptive=False, min_fall=0.1)
     assert not static.expand(fall=0.0, settled=True, accuracy=0.5)
-    assert static.partitions() == static.partitions() == [(3, 8), (4, 8)]
+    assert static.leaves() == static.leaves() == [(3, 8), (4, 8)]
 
     adaptive = KeptNeighborhoods(grow, 8, 3, adaptive=True, min_fall=0.1)
     told = [(0.1, False, 0.5), (0.09, False, None), (0.5, True, 1.0), (0.0, True, 0.0)]
     assert [adaptive.expand(*how) for how in told] == [False, True, True, False]
-    assert adaptive.partitions() == [(5, 8), (6, 8), (7, 8)]
+    assert adaptive.leaves() == [(5, 8), (6, 8), (7, 8)]
 
 
 def test_the_first_partition_is_used_once_and_is_not_the_last_word():
     cells = RandomPartition(np.arange(1000, dtype=np.int32), np.array([0, 1000]))
     fresh = FreshNeighborhoods(lambda leaf_size: leaf_size, 100, 1000, 0.9, first=cells)
-    assert fresh.partitions() == [cells]
+    assert fresh.leaves() == [cells]
     assert fresh.expand(0.0, settled=True, accuracy=1.0)  # whatever it showed: new trees show more
-    assert fresh.partitions() == [100]
+    assert fresh.leaves() == [100]
     assert not fresh.expand(0.0, settled=True, accuracy=1.0)
     resumed = FreshNeighborhoods(lambda leaf_size: leaf_size, 100, 1000, 0.9, first=cells)
     resumed.restore(fresh.state())
-    assert resumed.partitions() == [100]
+    assert resumed.leaves() == [100]
 
 
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=30), seed=st.integers(0, 99), n_groups=st.integers(1, 30))
@@ -549,7 +537,7 @@ def test_the_first_iteration_looks_at_whole_cells_of_the_start():
     X = load_sift()
 
     def first_candidates(k, **options):
-        return ClosureKMeans(k, random_state=0, max_iter=1, **options).fit(X).history_[0].n_candidates
+        return closures(k, random_state=0, max_iter=1, **options).fit(X).history_[0].n_candidates
 
     assert first_candidates(2048) == 32
     assert first_candidates(2048, leaf_size=20) <= 20
@@ -564,13 +552,14 @@ def test_groups_of_cells_keep_the_promises(X, weighted, data):
     weights = np.random.default_rng(0).choice([0.25, 1.0, 4.0], len(X)) if weighted else None
     starts = []
 
-    def remember(*arguments):
-        starts.append(begin(*arguments))
+    def remember(store, labels):
+        starts.append(begin(store, labels))
         return starts[-1]
 
+    begin = MemoryStore.begin
     with (
-        mock.patch.multiple(closure_kmeans.points, CELLS_TOGETHER=2, FEW_CELLS=1),
-        mock.patch.object(closure_kmeans.estimator, "begin", remember),
+        mock.patch.multiple(neighborhoods, CELLS_TOGETHER=2, FEW_CELLS=1),
+        mock.patch.object(MemoryStore, "begin", remember),
     ):
         fits = [model(k, tol=0, max_iter=20, n_threads=n_threads).fit(X, sample_weight=weights) for n_threads in (1, 2)]
     history = [starts[0].clusters.inertia, *(record.inertia for record in fits[0].history_)]
@@ -581,25 +570,25 @@ def test_groups_of_cells_keep_the_promises(X, weighted, data):
 
 
 def test_centers_are_extrapolated_after_two_iterations(monkeypatch):
-    """The way from the start does not count."""
-    moved = []
+    """The displacement from the start does not count."""
+    ahead = []
 
-    def extrapolated(clusters, previous, *arguments):
-        ahead = real(clusters, previous, *arguments)
-        moved.append(bool((ahead.centers != clusters.centers).any()))
-        return ahead
+    def target(store, state, rule):
+        clusters = real(store, state, rule)
+        ahead.append(bool((clusters.centers != state.clusters.centers).any()))
+        return clusters
 
-    real = closure.extrapolated
-    monkeypatch.setattr(closure, "extrapolated", extrapolated)
+    real = MemoryStore.target
+    monkeypatch.setattr(MemoryStore, "target", target)
     ClosureKMeans(200, random_state=0, max_iter=4).fit(load_sift())
-    assert moved == [False, False, True, True]
+    assert ahead == [False, False, True, True]
 
 
 def test_fresh_leaves_double_when_settled_short_of_the_accuracy_wanted():
     fresh = FreshNeighborhoods(lambda leaf_size: leaf_size, LARGEST_LEAF // 4, 10**6, target_accuracy=0.9)
     told = [(False, 0.5), (True, None), (True, 0.9), (True, 0.89), (True, 0.0), (True, 0.0)]
     assert [fresh.expand(0.0, *how) for how in told] == [False, False, False, True, True, False]
-    assert fresh.partitions() == [LARGEST_LEAF]
+    assert fresh.leaves() == [LARGEST_LEAF]
 
 
 def test_a_fit_reaches_the_accuracy_wanted():
@@ -643,7 +632,7 @@ def distortions(X, k, seed):
         yield KMeans(k, init=centers, n_init=1, max_iter=25, tol=0, algorithm="lloyd").fit(X).inertia_
     yield ClosureKMeans(k, random_state=seed, n_threads=1).fit(X).inertia_
     yield ClosureKMeans.paper(k, random_state=seed, n_threads=1).fit(X).inertia_
-    yield ClosureKMeans.paper(k, random_state=seed, n_threads=1, max_trees=1).fit(X).inertia_
+    yield closures(k, method=PAPER, random_state=seed, n_threads=1, max_trees=1).fit(X).inertia_
 
 
 # -- threads ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse
+from models import closures
 from sklearn.exceptions import NotFittedError
 
 from closure_kmeans import ClosureKMeans, validation
@@ -27,6 +28,10 @@ def tree(kind, tree_dims):
     return {} if kind is HierarchicalKMeans else {"tree_dims": tree_dims}
 
 
+def make(kind, **parameters):
+    return closures(**parameters) if kind is ClosureKMeans else kind(**parameters)
+
+
 def with_value(value, dtype=np.float64):
     rows = X.astype(dtype)
     rows[7, 1] = value
@@ -35,16 +40,17 @@ def with_value(value, dtype=np.float64):
 
 def refuses(error, match, rows=X, weights=None, kind=ClosureKMeans, **parameters):
     """A fit is refused, of a new model and of a fitted one, and both stay what they were."""
-    model = kind(**clusters(kind, 4) | parameters)
+    model = make(kind, **clusters(kind, 4) | parameters)
     with pytest.raises(error, match=match):
         model.fit(rows, sample_weight=weights)
     with pytest.raises(NotFittedError):
         model.predict(X)
 
+    other = model.get_params(deep=False)
     model = kind(**clusters(kind, 2), random_state=0).fit(X[:, :2])
     before = dict(vars(model))
     with pytest.raises(error, match=match):
-        model.set_params(**clusters(kind, 4) | parameters).fit(rows, sample_weight=weights)
+        model.set_params(**other).fit(rows, sample_weight=weights)
     fitted = [name for name in before if name.endswith("_")]
     assert {name: vars(model).get(name) is before[name] for name in fitted} == dict.fromkeys(fitted, True)
     assert not set(vars(model)) - set(before)
@@ -376,8 +382,9 @@ def test_truth_values(kind, name, value):
     refuses(TypeError, f"{name} must be True or False, got {value!r}", kind=kind, **{name: value})
 
 
-def test_n_jobs():
-    refuses(ValueError, "n_threads must not be 0", n_threads=0)
+def test_n_threads():
+    refuses(ValueError, "n_threads must be at least 1, got 0", n_threads=0)
+    refuses(ValueError, "n_threads must be at least 1, got -1", n_threads=-1)
     refuses(TypeError, "n_threads must be an integer, got 1.5", n_threads=1.5)
 
 
@@ -386,7 +393,7 @@ def test_n_jobs():
     [
         ("neighborhoods", "'auto', 'fresh', 'kept', 'all'"),
         ("rule", "'hartigan', 'lloyd'"),
-        ("init", "'tree', 'random', a model, or an array of centres or labels"),
+        ("init", "'tree', 'random', or an array of centres or labels"),
     ],
 )
 def test_words(name, allowed):
@@ -412,9 +419,9 @@ def test_callback_random_state_and_verbose():
     ("init", "error", "match"),
     [
         (
-            X[:3],
+            X[:5],
             ValueError,
-            r"init given as centres must have shape \(n_clusters, n_features\) = \(4, 3\), got \(3, 3\)",
+            r"init given as centres must have shape \(at most n_clusters, n_features\) = \(4, 3\), got \(5, 3\)",
         ),
         (X[:4, :2], ValueError, r"init given as centres must have shape .* = \(4, 3\), got \(4, 2\)"),
         (X[:4][np.newaxis], ValueError, r"init given as centres must have shape .*, got \(1, 4, 3\)"),

@@ -132,7 +132,9 @@ def test_any_number_of_threads_and_any_blocks_give_the_same_bits(X, method, weig
     weights = np.random.default_rng(0).random(9000) if weighted else None
 
     def fit(n_threads):
-        return bits(METHODS[method](90, max_iter=3, random_state=0, n_threads=n_threads).fit(X[:9000], sample_weight=weights))
+        return bits(
+            METHODS[method](90, max_iter=3, random_state=0, n_threads=n_threads).fit(X[:9000], sample_weight=weights)
+        )
 
     alone = fit(1)
     for n_threads, n_blocks in ((2, 16), (3, 16), (5, 16), (1, 1), (1, 7), (2, 10_000)):

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from models import closures
 from mutations import read_mutated
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import closure_kmeans
-from closure_kmeans import ClosureKMeans, environment, files, load
+from closure_kmeans import PAPER, ClosureKMeans, environment, files, load
 from closure_kmeans.checkpoint import _checksum, read_centers, read_status
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.tensors import KEY
@@ -22,7 +23,7 @@ from closure_kmeans.vectors import FileFormatError
 MODES = {
     "default": {"neighborhoods": "fresh"},
     "all clusters": {"neighborhoods": "all"},
-    "paper": {"neighborhoods": "kept", "leaf_size": 10, "rule": "lloyd", "extrapolate": False, "tree_dims": None},
+    "paper": {"method": PAPER},
     "static": {"neighborhoods": "kept", "adaptive": False, "max_trees": 3},
     "random start": {"neighborhoods": "fresh", "init": "random"},
     "leaves that grow": {"neighborhoods": "fresh", "leaf_size": 8, "tol": 0.01, "target_accuracy": 0.99},
@@ -35,7 +36,7 @@ def mode(request):
 
 
 def model(**parameters):
-    return ClosureKMeans(**({"n_clusters": 60, "random_state": 3} | parameters))
+    return closures(**({"n_clusters": 60, "random_state": 3} | parameters))
 
 
 def check_same(fitted, other):
@@ -56,7 +57,7 @@ def test_a_stopped_fit_ends_like_one_that_was_not(mode, tmp_path):
         path = tmp_path / f"{stop}"
         model(checkpoint=path, max_iter=stop, **mode).fit(X)
         assert os.listdir(path) == ["checkpoint.safetensors"]
-        resumed = model(checkpoint=path, n_threads=1 + stop % 2, **mode).fit(X)
+        resumed = model(checkpoint=path, n_threads=1 + stop % 2, **mode).fit(X, resume=True)
         check_same(resumed, whole)
         assert all(np.diff([record.seconds for record in resumed.history_]) > 0)
 
@@ -66,7 +67,7 @@ def test_many_stops(mode, tmp_path):
     weights = np.random.default_rng(0).integers(0, 3, len(X))
     whole = model(**mode).fit(X, sample_weight=weights)
     for _ in range(whole.n_iter_ + 1):  # one iteration each
-        part = model(checkpoint=tmp_path, max_time=0, **mode).fit(X, sample_weight=weights)
+        part = model(checkpoint=tmp_path, max_time=0, **mode).fit(X, sample_weight=weights, resume=True)
     check_same(part, whole)
 
 
@@ -91,9 +92,12 @@ def test_an_interrupt_saves_what_there_is(tmp_path):
         if record.iteration == 5:
             raise KeyboardInterrupt
 
-    with pytest.warns(RuntimeWarning, match="interrupted"):
-        model(checkpoint=tmp_path, callback=interrupt).fit(X)
-    check_same(model(checkpoint=tmp_path).fit(X), whole)
+    stopped = model(checkpoint=tmp_path, callback=interrupt)
+    with pytest.raises(KeyboardInterrupt, match="the model is as it was after iteration 5"):
+        stopped.fit(X)
+    assert (stopped.n_iter_, stopped.stopped_by_) == (5, "interrupted")
+    assert stopped.predict(X[:9]).shape == (9,)
+    check_same(model(checkpoint=tmp_path).fit(X, resume=True), whole)
 
 
 def test_an_error_saves_what_there_is(tmp_path):
@@ -106,7 +110,7 @@ def test_an_error_saves_what_there_is(tmp_path):
     with pytest.raises(RuntimeError, match="of the callback"):
         model(checkpoint=tmp_path, callback=fail).fit(X)
     records = []
-    resumed = model(checkpoint=tmp_path, callback=records.append).fit(X)
+    resumed = model(checkpoint=tmp_path, callback=records.append).fit(X, resume=True)
     assert records[0].iteration == 6
     check_same(resumed, model().fit(X))
 
@@ -115,14 +119,14 @@ def test_a_finished_fit_is_not_done_again(tmp_path):
     X = load_sift()[:1500]
     first = model(checkpoint=tmp_path).fit(X)
     records = []
-    check_same(model(checkpoint=tmp_path, callback=records.append).fit(X), first)
+    check_same(model(checkpoint=tmp_path, callback=records.append).fit(X, resume=True), first)
     assert records == []
 
 
 def test_a_fit_without_a_seed_keeps_its_generator(tmp_path):
     X = load_sift()[:1500]
     stopped = model(checkpoint=tmp_path, random_state=None, max_iter=3).fit(X)
-    resumed = model(checkpoint=tmp_path, random_state=None).fit(X)
+    resumed = model(checkpoint=tmp_path, random_state=None).fit(X, resume=True)
     assert resumed.history_[:3] == stopped.history_
 
 
@@ -131,7 +135,7 @@ def test_a_fit_without_a_seed_keeps_its_generator(tmp_path):
     [
         ({"n_clusters": 61}, "n_clusters was 60 and is 61"),
         ({"random_state": 4}, "random_state was 3 and is 4"),
-        ({"tol": 0.5, "rule": "lloyd"}, "rule was 'hartigan' and is 'lloyd'; tol was 0.0005 and is 0.5"),
+        ({"tol": 0.5, "rule": "lloyd"}, "tol was 0.0005 and is 0.5; rule was 'hartigan' and is 'lloyd'"),
         ({"init": np.zeros(1500, int)}, "init was 'tree' and is 'an array with digest"),
     ],
 )
@@ -140,7 +144,7 @@ def test_other_parameters_are_named(change, message, tmp_path):
     model(checkpoint=tmp_path, max_iter=2).fit(X)
     before = (tmp_path / "checkpoint.safetensors").read_bytes()
     with pytest.raises(FileFormatError, match=f"is of another fit: {message}.*Remove it to start over"):
-        model(checkpoint=tmp_path, **change).fit(X)
+        model(checkpoint=tmp_path, **change).fit(X, resume=True)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
 
 
@@ -149,13 +153,13 @@ def test_other_data_is_named(tmp_path):
     model(checkpoint=tmp_path, max_iter=2).fit(X)
     again = model(checkpoint=tmp_path)
     with pytest.raises(FileFormatError, match="X was '1500 x 128 uint8' and is '1499 x 128 uint8'"):
-        again.fit(X[:-1])
+        again.fit(X[:-1], resume=True)
     with pytest.raises(FileFormatError, match="X was '1500 x 128 uint8' and is '1500 x 128 float32'"):
-        again.fit(X.astype(np.float32))
+        again.fit(X.astype(np.float32), resume=True)
     with pytest.raises(FileFormatError, match="another fit: the digest of X was"):
-        again.fit(X[::-1])
+        again.fit(X[::-1], resume=True)
     with pytest.raises(FileFormatError, match="sample_weight was"):
-        again.fit(X, sample_weight=np.arange(1, 1501))
+        again.fit(X, sample_weight=np.arange(1, 1501), resume=True)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +179,7 @@ def test_other_bits_than_elsewhere_are_an_error(name, value, message, tmp_path, 
     before = (tmp_path / "checkpoint.safetensors").read_bytes()
     monkeypatch.setattr(name, value)
     with pytest.raises(FileFormatError, match=f"may not end in the same bits here: {message}") as refused:
-        model(checkpoint=tmp_path).fit(X)
+        model(checkpoint=tmp_path).fit(X, resume=True)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
     advice = re.search(
         r"start another fit from its centres: init=(.*), and a checkpoint elsewhere$", str(refused.value)
@@ -216,7 +220,7 @@ def test_a_checkpoint_of_an_older_format(tmp_path):
     model(checkpoint=path, max_iter=1).fit(X)
     edited(path, format=1)
     message = r"'checkpoint', format 2, but is format 1: only the version of closure-kmeans that wrote it reads it"
-    for read in (lambda path: model(checkpoint=path).fit(X), read_centers, read_status):
+    for read in (lambda path: model(checkpoint=path).fit(X, resume=True), read_centers, read_status):
         with pytest.raises(FileFormatError, match=message):
             read(path)
 
@@ -225,10 +229,23 @@ def test_another_order_of_the_points_is_noticed(tmp_path, monkeypatch):
     X = load_sift()[:1500]
     model(checkpoint=tmp_path, max_iter=2).fit(X)
     monkeypatch.setattr(
-        "closure_kmeans.points.principal_axes", lambda sample, n_axes, _: np.eye(128, n_axes, dtype="f")
+        "closure_kmeans.stores.memory.principal_axes", lambda sample, n_axes, _: np.eye(128, n_axes, dtype="f")
     )
-    with pytest.raises(FileFormatError, match="cannot be resumed here: the points come in another order or about"):
+    with pytest.raises(FileFormatError, match="cannot be resumed here: the points come in another order or with"):
+        model(checkpoint=tmp_path).fit(X, resume=True)
+
+
+def test_a_checkpoint_that_is_not_asked_for(tmp_path):
+    X = load_sift()[:500]
+    model(checkpoint=tmp_path, max_iter=2).fit(X)
+    before = (tmp_path / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(FileExistsError, match=r"'.*checkpoint\.safetensors' holds a fit: resume it by fit"):
         model(checkpoint=tmp_path).fit(X)
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
+    with pytest.raises(ValueError, match="resume=True needs checkpoint"):
+        model().fit(X, resume=True)
+    with pytest.raises(TypeError, match="resume must be True or False, got 1"):
+        model(checkpoint=tmp_path).fit(X, resume=1)
 
 
 def test_bad_paths(tmp_path):
@@ -244,7 +261,7 @@ def test_bad_paths(tmp_path):
     fitted = model(max_iter=1).fit(X)
     fitted.save(tmp_path / "model.safetensors")
     with pytest.raises(FileFormatError, match="must be 'checkpoint', but is 'model'"):
-        model(checkpoint=tmp_path / "model.safetensors").fit(X)
+        model(checkpoint=tmp_path / "model.safetensors").fit(X, resume=True)
 
 
 def test_a_full_disk_does_not_end_the_fit(tmp_path, monkeypatch):
@@ -286,7 +303,7 @@ def edited(path, *, format=None, **changes):
         ("default", "state.labels", lambda a: a[1:], r"labels must be \(1500,\) int32, but is \(1499,\) int32"),
         ("default", "state.clusters.centers", lambda a: a[:, 1:], "clusters.centers must be"),
         ("default", "state.previous", lambda a: a.astype(np.float64), "previous must be"),
-        ("default", "mean", lambda a: a + 1, "the points come in another order or about another mean"),
+        ("default", "offset", lambda a: a + 1, "the points come in another order or with another offset"),
         ("default", "neighborhoods.leaf_size", lambda a: 0 * a, "leaves must have at least one point, got 0"),
         (
             "paper",
@@ -308,12 +325,12 @@ def test_bad_contents(mode, name, change, message, tmp_path):
     model(checkpoint=path, max_iter=2, **MODES[mode]).fit(X)
     edited(path, **{name: change})
     with pytest.raises(FileFormatError, match=message):
-        model(checkpoint=path, **MODES[mode]).fit(X)
+        model(checkpoint=path, **MODES[mode]).fit(X, resume=True)
 
 
 READ = """
 import shutil
-from closure_kmeans import ClosureKMeans
+from closure_kmeans import PAPER, ClosureKMeans
 from closure_kmeans.datasets import load_sift
 X = load_sift()[:300]
 whole = ClosureKMeans(9, random_state=0, max_iter=4).fit(X)
@@ -321,7 +338,7 @@ def read(path):
     copy = path.with_name("copy.safetensors")
     shutil.copy(path, copy)
     try:
-        resumed = ClosureKMeans(9, random_state=0, max_iter=4, checkpoint=copy).fit(X)
+        resumed = ClosureKMeans(9, random_state=0, max_iter=4, checkpoint=copy).fit(X, resume=True)
     except FileFormatError as error:
         raise FileFormatError(str(error).replace(str(copy), str(path)))
     assert (resumed.labels_ == whole.labels_).all()

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 from click.testing import CliRunner
+from closure_kmeans.distributed.driver import FEWEST_MERGED, MERGED_BYTES, count_merged
+from closure_kmeans.slabs import Totals, nearest_cells
 from sklearn.base import clone
 
 import closure_kmeans
@@ -24,11 +26,9 @@ from closure_kmeans.cli import main as commands
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans, layout, passes
 from closure_kmeans.distributed.cluster import MERGED_TOGETHER, Cluster, local_cluster, plan_merges
-from closure_kmeans.distributed.driver import FEWEST_MERGED, MERGED_BYTES, count_merged
 from closure_kmeans.distributed.files import FIT, fit_folder, shared_folder
 from closure_kmeans.environment import environment
 from closure_kmeans.parallel import Threads
-from closure_kmeans.slabs import Totals, nearest_cells
 from closure_kmeans.vectors import save_vectors
 
 dask = pytest.importorskip("dask")

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import reference
+from closure_kmeans.quantizer import Cells, sketch
 from hypothesis import given
 from hypothesis import strategies as st
 from numba import config, njit
@@ -29,7 +30,6 @@ from closure_kmeans.instructions import (
     turn_rows,
 )
 from closure_kmeans.points import Points, precision
-from closure_kmeans.quantizer import Cells, sketch
 from closure_kmeans.trees import RandomPartition
 
 pytestmark = pytest.mark.kernels

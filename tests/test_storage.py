@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from sklearn.exceptions import NotFittedError
 
 import closure_kmeans
-from closure_kmeans import ClosureKMeans, files, load, quantizer, storage
+from closure_kmeans import ClosureKMeans, cells, files, load, search, storage
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.files import unfinished
 from closure_kmeans.tensors import KEY
@@ -98,20 +98,31 @@ def test_bad_hierarchies(rows, path, arrays, message):
 
 
 def test_models_of_many_clusters(rows, path, monkeypatch):
-    for module in ("closure_kmeans.base", "closure_kmeans.quantizer", "closure_kmeans.storage"):
-        monkeypatch.setattr(f"{module}.MANY_CENTERS", 100)
+    monkeypatch.setattr(search, "MANY_CENTERS", 100)
     saved = ClosureKMeans(300, random_state=0).fit(rows)
     saved.predict(rows.astype(np.float64))  # in another precision first
     saved.save(path)
     before = path.read_bytes()
     loaded = load(path)
-    assert loaded._n_probes < quantizer.count_cells(300)
+    assert loaded.center_index_.n_probes < cells.count_cells(300)
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "group_centers", None)  # the cells are in the file
+        loaded.predict(rows)
     check_same(saved, loaded, rows)
     loaded.save(path)
     assert path.read_bytes() == before
-    without = _edited(path, n_probes=None)
-    with pytest.raises(FileFormatError, match="must look into 1 to 34 cells, but n_probes is None"):
-        load(without)
+    for change, message in (
+        ({"n_probes": None}, "n_probes must be from 1 to 34 cells, but is None"),
+        ({"n_probes": 35}, "n_probes must be from 1 to 34 cells, but is 35"),
+        ({"arrays": {"cells.ids": np.zeros(300, np.int32)}}, "all 300 centres must be grouped into cells"),
+        ({"arrays": {"cells.ids": np.arange(299, dtype=np.int32)}}, "all 300 centres must be grouped into cells"),
+        ({"arrays": {"cells.starts": np.arange(35)[::-1].copy()}}, "all 300 centres must be grouped into cells"),
+        ({"arrays": {"cells.middles": np.full((34, 8), np.nan, np.float32)}}, "must be grouped into cells"),
+        ({"arrays": {"cells.axes": np.ones((8, 3))}}, "all 300 centres must be grouped into cells"),
+    ):
+        saved.save(path)
+        with pytest.raises(FileFormatError, match=message):
+            load(_edited(path, **change))
 
 
 def test_a_loaded_model_does_not_need_its_file(rows, model, path):
@@ -230,7 +241,7 @@ FITTED = {"inertia_": 1.0, "n_iter_": 3, "stopped_by_": "converged"}
         ({"attributes": {"n_features_in_": 8, "predict": 1}}, "must hold fitted attributes, but holds 'predict'"),
         ({"attributes": {"n_features_in_": 8, "__class__": 1}}, "must hold fitted attributes, but holds '__class__'"),
         ({"feature_names": ["a"]}, "must have 8 names of features"),
-        ({"n_probes": 10**6}, "must look into 1 to 14 cells, but n_probes is 1000000"),
+        ({"n_probes": 10**6}, "n_probes must be from 1 to 14 cells, but is 1000000"),
         ({"arrays": {"cluster_centers_": np.full((50, 8), np.nan)}}, "must hold finite centres"),
         ({"arrays": {"cluster_centers_": np.ones((50, 8), np.int32)}}, "must hold centres as floats"),
         ({"arrays": {"cluster_centers_": np.ones((0, 8))}}, "must hold centres as floats"),
@@ -247,29 +258,23 @@ def test_bad_contents(model, path, change, message):
 
 # Of all estimators, the parameters that describe a model; a new one belongs here or in ``storage.RUNNING``.
 DESCRIBING = {
-    "adaptive",
     "branching",
     "canopy_dims",
-    "column",
     "depth",
-    "extrapolate",
     "init",
-    "leaf_size",
     "loose",
     "max_iter",
     "max_size",
-    "max_trees",
     "memory_limit",
+    "method",
     "metric",
-    "min_fall",
     "n_candidates",
     "n_clusters",
     "n_partitions",
     "n_trees",
-    "neighborhoods",
+    "name",
     "random_state",
     "refined",
-    "rule",
     "target_accuracy",
     "tight",
     "tol",

@@ -238,6 +238,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     @property
     def _index(self) -> CenterIndex:
         """The index of the centres, with the present number of threads."""
+        check_is_fitted(self, "cluster_centers_")
         self.center_index_.n_threads = self.n_threads
         return self.center_index_
 

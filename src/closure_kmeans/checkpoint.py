@@ -7,7 +7,6 @@ as it would be read.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import time
@@ -89,8 +88,7 @@ class Checkpoint:
         if self.path.exists():
             if not resume:
                 raise FileExistsError(
-                    errno.EEXIST,
-                    f"the checkpoint '{self.path}' holds a fit: resume it by fit(X, resume=True), or remove it",
+                    f"the checkpoint '{self.path}' holds a fit: resume it by fit(X, resume=True), or remove it"
                 )
             with reading(self.path, "a checkpoint"):
                 rng.bit_generator.state = self._read()

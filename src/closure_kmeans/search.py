@@ -182,7 +182,7 @@ class CenterIndex:
                 rows = shifted(self._sample, offset)
                 nearest, _ = nearest_centers(self._sample, centers, offset, threads)
             else:
-                searched = np.arange(0, len(centers), -(-len(centers) // SAMPLE_ROWS))
+                searched = np.arange(0, len(centers), max(2, -(-len(centers) // SAMPLE_ROWS)))
                 others = np.delete(np.arange(len(centers)), searched)
                 rows = centers[searched]
                 nearest, _ = nearest_centers(rows, centers[others], np.zeros_like(offset), threads)
@@ -218,9 +218,9 @@ class CenterIndex:
         index = cls(centers)
         own = {name: array for name, array in arrays.items() if name.startswith(CELLS)}
         others = {name: array for name, array in arrays.items() if name not in own}
-        if len(centers) <= MANY_CENTERS:
-            return index, others
         n_probes = facts["n_probes"]
+        if n_probes is None and len(centers) <= MANY_CENTERS:
+            return index, others
         if type(n_probes) is not int or not 0 < n_probes <= count_cells(len(centers)):
             raise ValueError(f"n_probes must be from 1 to {count_cells(len(centers))} cells, but is {n_probes}")
         index.n_probes = n_probes

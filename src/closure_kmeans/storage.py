@@ -156,13 +156,9 @@ def _new_model(path: Path, name: str, parameters: dict[str, Any]) -> BaseKMeans:
     if kind is None:
         raise FileFormatError(f"'{path}' must hold a model of this library, but holds a '{name}'")
     described = _describing(parameters)
-    switches = {
-        name: described.pop(name)
-        for name in Method._fields
-        if name not in kind._get_param_names() and name in described
-    }
     if "method" in kind._get_param_names():
-        described["method"] = Method(**switches)
+        method = Method(**{name: described.pop(name) for name in Method._fields if name in described})
+        described["method"] = None if method == Method() else method
     model: BaseKMeans = kind(**described)
     model._check_parameters()
     return model

@@ -13,10 +13,10 @@ from PIL import Image
 from retrieval_data import rewritten, write_ground_truth
 
 from closure_kmeans import cli
-from closure_kmeans.tensors import write_tensors
 from closure_kmeans.features import load_image
 from closure_kmeans.retrieval import METHODS, ImageIndex, experiment, learn_vocabulary, stages
 from closure_kmeans.retrieval.experiment import Scoring
+from closure_kmeans.tensors import write_tensors
 
 
 @pytest.fixture

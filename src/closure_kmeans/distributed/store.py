@@ -7,7 +7,6 @@ sample.
 
 from __future__ import annotations
 
-import errno
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
@@ -135,9 +134,7 @@ class DaskStore:
         self.history: list[Iteration] = []
         self.saved = max(folder.list("centers"), default=None)
         if self.saved is not None and not resume:
-            raise FileExistsError(
-                errno.EEXIST, f"storage '{folder}' holds a fit: resume it by fit(X, resume=True), or remove it"
-            )
+            raise FileExistsError(f"storage '{folder}' holds a fit: resume it by fit(X, resume=True), or remove it")
 
     @property
     def n_points(self) -> int:

@@ -1,4 +1,4 @@
-"""Prediction where the centres are many, and looked for in cells."""
+"""The nearest of many centres, which are searched in cells."""
 
 import pickle
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference
 
-from closure_kmeans import ClosureKMeans, base, closure, quantizer
+from closure_kmeans import CenterIndex, ClosureKMeans, cells, closure, search
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.parallel import Threads
 
@@ -18,9 +18,8 @@ def fitted():
 
 @pytest.fixture
 def many_centers(monkeypatch):
-    """What counts as many, so that 800 are."""
-    for module in (base, quantizer):
-        monkeypatch.setattr(module, "MANY_CENTERS", 500)
+    """The number of centres above which cells are searched, so that 800 are many."""
+    monkeypatch.setattr(search, "MANY_CENTERS", 500)
 
 
 @pytest.mark.usefixtures("many_centers")
@@ -37,9 +36,9 @@ def test_nearly_all_rows_find_their_nearest_center(fitted, dtype):
 def test_not_all_centers_are_looked_at(fitted):
     rows = load_sift()[10_000:10_100]
     fitted.predict(rows)
-    cells = fitted._cells[np.float32]
-    assert fitted._n_probes < len(cells.middles) / 3
-    np.testing.assert_array_equal(np.sort(cells.ids), np.arange(800))
+    arrays, facts = fitted.center_index_.pack()
+    assert facts["n_probes"] < len(arrays["cells.middles"]) / 3
+    np.testing.assert_array_equal(np.sort(arrays["cells.ids"]), np.arange(800))
 
 
 @pytest.mark.usefixtures("many_centers")
@@ -58,8 +57,7 @@ def test_a_label_is_a_function_of_the_row(fitted, dtype):
 @pytest.mark.parametrize("limit", [500, 1000])
 def test_several_nearest(fitted, monkeypatch, limit):
     """In cells or not, the first of them is what ``predict`` gives."""
-    for module in (base, quantizer):
-        monkeypatch.setattr(module, "MANY_CENTERS", limit)
+    monkeypatch.setattr(search, "MANY_CENTERS", limit)
     rows = load_sift()[10_000:10_300]
     labels, distances = fitted.several_nearest(rows, 3)
     np.testing.assert_array_equal(labels[:, 0], fitted.predict(rows))
@@ -96,12 +94,12 @@ def test_sketches_are_no_farther_apart_than_rows(width):
     """But for rounding; and not much less far, if the directions are those of most variance."""
     rows = load_sift()[:300].astype(np.float32)
     directions = np.linalg.eigh(np.cov(rows.T))[1]
-    sketches = quantizer.sketch(rows, directions[:, :-width:-1])
+    sketches = cells.sketch(rows, directions[:, :-width:-1])
     assert (sketches.shape, sketches.dtype) == ((300, width), np.float32)
     truth, apart = reference.squared_distances(rows, rows), reference.squared_distances(sketches, sketches)
     assert (apart <= truth * (1 + 1e-5) + 1e-2).all()
     assert width < 31 or apart.sum() > 0.8 * truth.sum()
-    assert quantizer.sketch(rows, directions[:, :0]) is rows
+    assert cells.sketch(rows, directions[:, :0]) is rows
 
 
 @pytest.mark.parametrize("n_features", [48, 64, 300])
@@ -110,11 +108,11 @@ def test_sketches_are_used_where_they_pay(n_features):
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(2000, n_features)).astype(np.float32)
     flat = (rng.normal(size=(2000, 8)) @ rng.normal(size=(8, n_features)) + 0.01 * noise).astype(np.float32)
-    assert quantizer.choose_axes(flat).shape == (n_features, 31)
+    assert cells.choose_axes(flat).shape == (n_features, 31)
     for centers in (noise, noise[:1], flat[:, :32], flat.astype(np.float64)):
-        assert quantizer.choose_axes(centers).shape == (centers.shape[1], 0)
-    assert quantizer.choose_axes(load_sift()[:3000].astype(np.float32)).shape[1] + 1 in quantizer.SKETCH_WIDTHS
-    axes = quantizer.choose_axes(np.ones((500, n_features), np.float32))
+        assert cells.choose_axes(centers).shape == (centers.shape[1], 0)
+    assert cells.choose_axes(load_sift()[:3000].astype(np.float32)).shape[1] + 1 in cells.SKETCH_WIDTHS
+    axes = cells.choose_axes(np.ones((500, n_features), np.float32))
     np.testing.assert_allclose(axes.T @ axes, np.eye(axes.shape[1]), atol=1e-12)
 
 
@@ -123,12 +121,12 @@ def test_sketches_are_used_where_they_pay(n_features):
 def test_sketches_change_nothing_but_the_time(fitted, monkeypatch, n_threads):
     rows = np.concatenate([load_sift()[10_000:16_000], np.zeros((9, 128), np.uint8), load_sift()[:300, ::-1]])
     model = pickle.loads(pickle.dumps(fitted)).set_params(n_threads=n_threads)
-    labels, distances = model._nearest(rows)
-    assert model._cells[np.float32].sketches.shape[1] < 128
-    monkeypatch.setattr(quantizer, "choose_axes", lambda centers: np.empty((centers.shape[1], 0)))
+    labels, distances = model.center_index_.nearest(rows)
+    assert 0 < model.center_index_.pack()[0]["cells.axes"].shape[1] < 127
+    monkeypatch.setattr(cells, "choose_axes", lambda centers: np.empty((centers.shape[1], 0)))
     other = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(other._nearest(rows), (labels, distances))
-    assert other._cells[np.float32].sketches is other._cells[np.float32].centers
+    np.testing.assert_array_equal(other.center_index_.nearest(rows), (labels, distances))
+    assert other.center_index_.pack()[0]["cells.axes"].shape[1] == 0
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -142,9 +140,9 @@ def test_centers_in_few_dimensions_and_rows_that_are_not(dtype, noise):
     rows += 0.3 * rng.normal(size=rows.shape)
     centers, rows = centers.astype(dtype), rows.astype(dtype)
     with Threads(2) as threads:
-        cells = quantizer.group_centers(centers, np.zeros(64, dtype), threads)
-        labels, distances = quantizer.quantize(rows, quantizer.Quantizer(cells, len(cells.middles)), threads)
-    assert (cells.sketches.shape[1] < 64) == (dtype == np.float32)
+        grouped = cells.group_centers(np.zeros(64, dtype), centers, threads)
+        labels, distances = cells.visit_nearest(rows, grouped, len(grouped.middles), threads)
+    assert (grouped.sketches.shape[1] < 64) == (dtype == np.float32)
     expected, truth = reference.search_nearest(rows, centers)
     np.testing.assert_array_equal(labels, expected)
     np.testing.assert_allclose(distances, truth, rtol=1e-6)
@@ -154,25 +152,29 @@ def test_centers_in_few_dimensions_and_rows_that_are_not(dtype, noise):
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
 def test_an_exact_search_by_sketches(fitted, monkeypatch, limit, dtype):
     """Of so many rows that cells are built for it, be the centres few or many."""
-    for module in (base, quantizer):
-        monkeypatch.setattr(module, "MANY_CENTERS", limit)
-    monkeypatch.setattr(base, "SOME_CENTERS", 100)
-    monkeypatch.setattr(quantizer, "VISITS_PER_SEARCH", 20_000)
+    monkeypatch.setattr(search, "MANY_CENTERS", limit)
+    monkeypatch.setattr(search, "SOME_CENTERS", 100)
+    monkeypatch.setattr(cells, "VISITS_PER_SEARCH", 20_000)
     rows = load_sift()[10_000:13_000].astype(dtype)
     expected, distances = reference.search_nearest(rows, fitted.cluster_centers_)
-    model = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(model.predict(rows, exact=True), expected)
-    assert not model._cells
-    monkeypatch.setattr(base, "MANY_ROWS", 3000)
+    index = pickle.loads(pickle.dumps(fitted)).center_index_
+    built = []
+    group = cells.group_centers
+    monkeypatch.setattr(search, "group_centers", lambda *arguments: built.append(1) or group(*arguments))
+    np.testing.assert_array_equal(index.nearest(rows, exact=True)[0], expected)
+    assert not built
+    monkeypatch.setattr(search, "MANY_ROWS", 3000)
     for n_rows in (3000, 7):  # cells are built; they are there
-        found, apart = model._nearest(rows[:n_rows], exact=True)
+        found, apart = index.nearest(rows[:n_rows], exact=True)
         np.testing.assert_array_equal(found, expected[:n_rows])
         np.testing.assert_allclose(apart, distances[:n_rows], rtol=1e-6)
-        assert len(model._cells) == 1
+        assert len(built) == 1
 
 
+@pytest.mark.parametrize("with_sample", [True, False])
 @pytest.mark.parametrize("kind", ["equal", "line", "far"])
-def test_cells_of_awkward_centers(kind):
+def test_cells_of_awkward_centers(kind, with_sample, monkeypatch):
+    monkeypatch.setattr(search, "MANY_CENTERS", 100)
     rng = np.random.default_rng(0)
     centers = {
         "equal": np.ones((300, 3)),
@@ -180,10 +182,8 @@ def test_cells_of_awkward_centers(kind):
         "far": rng.normal(size=(300, 3)) + 1e5,
     }[kind]
     rows = centers[rng.integers(300, size=400)] + rng.normal(0, 0.01, (400, 3))
-    mean = centers.mean(axis=0)
-    with Threads(2) as threads:
-        cells = quantizer.build_quantizer(centers - mean, mean, rows, threads)
-        _, distances = quantizer.quantize(rows, cells, threads)
+    index = CenterIndex(centers, sample=rows if with_sample else None, n_threads=2)
+    _, distances = index.nearest(rows)
     _, expected = reference.search_nearest(rows, centers)
     assert np.mean(distances <= expected * (1 + 1e-6) + 1e-9) > 0.97
 
@@ -194,6 +194,80 @@ def test_an_interrupt_while_cells_are_built_is_not_lost(fitted, monkeypatch):
         raise KeyboardInterrupt
 
     model = pickle.loads(pickle.dumps(fitted))
-    monkeypatch.setattr(closure, "take_step", interrupt)
+    monkeypatch.setattr(closure, "lower", interrupt)
     with pytest.raises(KeyboardInterrupt):
         model.predict(load_sift()[:3])
+
+
+@pytest.mark.usefixtures("many_centers")
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float64, int])
+def test_centers_from_elsewhere(fitted, dtype):
+    """Without rows to measure on, nearly all rows find their nearest centre, too."""
+    rows = load_sift()[10_000:14_000]
+    centers = fitted.cluster_centers_
+    for index in (CenterIndex(centers), CenterIndex(centers, sample=load_sift()[:500]), CenterIndex(centers.tolist())):
+        labels, distances = index.nearest(rows.astype(dtype))
+        assert np.mean(labels == reference.search_nearest(rows, centers)[0]) > 0.98
+        several, squares = index.search(rows.astype(dtype), n_nearest=1)
+        np.testing.assert_array_equal(several[:, 0], labels)
+        np.testing.assert_array_equal(squares[:, 0], distances)
+        assert several.shape == (len(rows), 1)
+
+
+@pytest.mark.parametrize(
+    ("centers", "error", "message"),
+    [
+        (np.zeros(3), ValueError, r"centers must be an array of shape \(n_clusters, n_features\), got \(3,\)"),
+        (np.zeros((0, 3)), ValueError, r"centers must be an array of shape .*, got \(0, 3\)"),
+        ([[np.nan]], ValueError, "centers must hold finite numbers only"),
+        ([["a"]], ValueError, "centers must hold finite numbers only"),
+        ([[1e30], [2.0]], None, ""),
+        (np.float32([[1.0], [1e30]]), ValueError, "squares overflow float32, but row 1 does"),
+    ],
+    ids=str.split("flat none nan text double overflow"),
+)
+def test_bad_centers(centers, error, message):
+    if error is None:
+        assert CenterIndex(centers).nearest([[3.0]])[0].tolist() == [1]
+        return
+    with pytest.raises(error, match=message):
+        CenterIndex(centers)
+
+
+def test_bad_rows():
+    index = CenterIndex(np.eye(3))
+    for rows, message in (
+        (np.zeros((2, 4)), "X must have 3 features like the centres, got 4"),
+        ([[1.0, np.inf, 0.0]], "X must not contain NaN or infinity, but row 0 does"),
+        (np.zeros((0, 3)), "minimum of 1 is required"),
+    ):
+        for search_rows in (index.nearest, index.search):
+            with pytest.raises(ValueError, match=message):
+                search_rows(rows)
+    with pytest.raises(ValueError, match="sample must have 3 features like the centres, got 2"):
+        CenterIndex(np.eye(3), sample=np.zeros((5, 2)))
+    with pytest.raises(ValueError, match="n_threads must be at least 1, got 0"):
+        CenterIndex(np.eye(3), n_threads=0)
+
+
+@pytest.mark.parametrize("limit", [500, 1000])
+def test_separations(fitted, limit, monkeypatch):
+    monkeypatch.setattr(search, "MANY_CENTERS", limit)
+    squares = reference.squared_distances(fitted.cluster_centers_, fitted.cluster_centers_)
+    np.fill_diagonal(squares, np.inf)
+    truth = np.sqrt(squares.min(axis=1))
+    found = fitted.center_index_.separations()
+    assert np.mean(np.isclose(found, truth, rtol=1e-3)) > (0.95 if limit == 500 else 0.999)
+    assert (found >= truth * (1 - 1e-3)).all()
+    assert CenterIndex([[1.0]]).separations().tolist() == [np.inf]
+
+
+@pytest.mark.parametrize("limit", [500, 1000])
+def test_a_pickle_holds_no_rows(fitted, limit, monkeypatch):
+    """Nor does a copy: how many cells to visit is measured before."""
+    monkeypatch.setattr(search, "MANY_CENTERS", limit)
+    text = pickle.dumps(fitted)
+    assert not any(row.tobytes() in text for row in load_sift()[:8000:40])
+    copy = pickle.loads(text)
+    rows = load_sift()[10_000:10_600]
+    np.testing.assert_array_equal(copy.predict(rows), fitted.predict(rows))

@@ -13,12 +13,14 @@ import pytest
 import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import closures
 
-from closure_kmeans import ClosureKMeans, kernels, layout, slabs
+from closure_kmeans import ClosureKMeans, kernels
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.datasets import load_sift
-from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points
+from closure_kmeans.stores import disk, layout
+from closure_kmeans.stores.totals import Totals
 from closure_kmeans.vectors import open_vectors, save_vectors
 
 
@@ -30,7 +32,7 @@ def sift():
 @pytest.fixture(autouse=True)
 def small_slabs(monkeypatch):
     monkeypatch.setattr(layout, "SMALLEST_SLAB", 4)
-    monkeypatch.setattr(layout, "N_CELLS", 64)
+    monkeypatch.setattr(layout, "N_PIECES", 64)
 
 
 def limit(X, n_slabs, itemsize=None, weighted=False):
@@ -70,7 +72,7 @@ def test_the_distortion_never_rises(seed, n, d, dtype, metric, repeated, weighte
     weights = rng.choice([0.5, 1.0, 3.0], n) if weighted else None
     start = rng.permutation(np.arange(n) % k) if given_labels else "tree"
     memory = limit(X, n_slabs, 4 if metric == "cosine" and dtype != np.float64 else None, weighted)
-    model = ClosureKMeans(
+    model = closures(
         k, metric=metric, init=start, memory_limit=memory, leaf_size=10, tol=0, max_iter=12, random_state=0
     ).fit(X, sample_weight=weights)
     history = [record.inertia for record in model.history_]
@@ -104,21 +106,19 @@ def test_it_is_as_good_as_in_memory(X):
 
 def test_borders_are_none_for_clusters(X, monkeypatch):
     """Without the centres that are entered, and with the same slabs in every pass, points would be shut in."""
-    monkeypatch.setattr(slabs, "NEAR_CELLS", 8)
     good = ClosureKMeans(1000, memory_limit=limit(X, 12), random_state=0).fit(X).inertia_
-    with Threads(1) as threads:
-        drawn = {}
+    drawn = {}
 
-        def same_slabs(stored, rng, _, leaf_size):
-            first = drawn.setdefault("slabs", draw(stored, np.random.default_rng(0), threads, leaf_size).slabs)
-            return slabs.SlabPartition(first, leaf_size, int(rng.integers(2**63)))
+    def same_slabs(store, leaf_size):
+        first = drawn.setdefault("slabs", grow(store, leaf_size).slabs)
+        return disk.SlabPartition(first, leaf_size, int(store.rng.integers(2**63)))
 
-        draw = slabs.draw_slabs
-        monkeypatch.setattr(slabs, "draw_slabs", same_slabs)
-        monkeypatch.setattr(
-            slabs, "nearest_cells", lambda stored, coordinates, _: np.full((len(coordinates), 1), -1, np.int32)
-        )
-        shut_in = ClosureKMeans(1000, memory_limit=limit(X, 12), random_state=0).fit(X).inertia_
+    grow = disk.DiskStore.grow
+    monkeypatch.setattr(disk.DiskStore, "grow", same_slabs)
+    monkeypatch.setattr(
+        disk, "nearest_pieces", lambda pieces, coordinates, _: np.full((len(coordinates), 1), -1, np.int32)
+    )
+    shut_in = ClosureKMeans(1000, memory_limit=limit(X, 12), random_state=0).fit(X).inertia_
     assert shut_in > 1.01 * good
 
 
@@ -143,12 +143,11 @@ def test_files(X, dtype, tmp_path):
             assert bits(model.set_params(n_threads=n_threads).fit(open_vectors(tmp_path / name))) == expected
 
 
-def test_starts_from_centers_and_models(X):
+def test_a_start_from_centers(X):
     first = ClosureKMeans(300, random_state=0, max_iter=10).fit(X)
-    for init in (first, first.cluster_centers_):
-        after = ClosureKMeans(300, init=init, memory_limit=limit(X, 5), random_state=0, max_iter=1).fit(X)
-        assert after.inertia_ < first.inertia_
-        assert (after.labels_ == first.labels_).mean() > 0.7
+    after = ClosureKMeans(300, init=first.cluster_centers_, memory_limit=limit(X, 5), random_state=0, max_iter=1).fit(X)
+    assert after.inertia_ < first.inertia_
+    assert (after.labels_ == first.labels_).mean() > 0.7
 
 
 def test_it_is_resumed(X, tmp_path):
@@ -157,9 +156,9 @@ def test_it_is_resumed(X, tmp_path):
     model.set_params(checkpoint=tmp_path, callback=lambda record: record.iteration == 3).fit(X)
     assert model.n_iter_ == 3
     for _ in range(2):  # to the end, and once more when there is nothing left to do
-        assert bits(model.set_params(callback=None).fit(X)) == expected
+        assert bits(model.set_params(callback=None).fit(X, resume=True)) == expected
     with pytest.raises(ValueError, match="is of another fit: memory_limit was"):
-        model.set_params(memory_limit=limit(X, 4)).fit(X)
+        model.set_params(memory_limit=limit(X, 4)).fit(X, resume=True)
 
 
 def test_a_copy_of_a_memory_map(X, tmp_path):
@@ -169,26 +168,29 @@ def test_a_copy_of_a_memory_map(X, tmp_path):
     assert bits(model.fit(copy)) == bits(model.fit(np.array(copy)))
 
 
-def test_nothing_is_left_behind(X, tmp_path):
+def test_nothing_is_left_behind(X, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
     def interrupt(_):
         assert not os.listdir(tmp_path)  # it has no name even while it is there
         raise KeyboardInterrupt
 
-    model = ClosureKMeans(100, memory_limit=limit(X, 5), scratch=tmp_path, callback=interrupt, random_state=0)
-    with pytest.warns(RuntimeWarning, match="interrupted"):
+    model = ClosureKMeans(100, memory_limit=limit(X, 5), callback=interrupt, random_state=0)
+    with pytest.raises(KeyboardInterrupt, match="the model is as it was after iteration 1"):
         model.fit(X)
     assert model.stopped_by_ == "interrupted"
     assert not os.listdir(tmp_path)
 
 
-def test_a_disk_that_is_too_small(X, tmp_path):
+def test_a_disk_that_is_too_small(X, tmp_path, monkeypatch):
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], capture_output=True)
     if mounted.returncode != 0:
         pytest.skip("a small disk takes the right to mount one")
     try:
-        rule = rf"scratch must have room for 2,560,000 bytes, but '{tmp_path}': No space left on device"
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        rule = rf"\(TMPDIR\) must have room for 2,560,000 bytes, but '{tmp_path}': No space left on device"
         with pytest.raises(OSError, match=rule):
-            ClosureKMeans(10, memory_limit="50MB", scratch=tmp_path).fit(X)
+            ClosureKMeans(10, memory_limit="50MB").fit(X)
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
@@ -212,23 +214,6 @@ def test_weights_that_overflow(X):
         ClosureKMeans(10, memory_limit="50MB").fit(X, sample_weight=np.linspace(1, 1e308, len(X)))
 
 
-def test_scratch_is_where_it_is_told(X, tmp_path, monkeypatch):
-    folders = []
-    original = tempfile.TemporaryFile
-    monkeypatch.setattr(
-        tempfile, "TemporaryFile", lambda dir, prefix: folders.append(dir) or original(dir=dir, prefix=prefix)
-    )
-    ClosureKMeans(10, memory_limit="50MB", scratch=tmp_path, max_iter=1).fit(X)
-    assert set(folders) == {tmp_path}
-
-
-def test_scratch_must_be_a_folder(X, tmp_path, monkeypatch):
-    """Found out before the rows are looked at."""
-    monkeypatch.setattr("closure_kmeans.layout.sample_rows", lambda *_: pytest.fail("rows were read"))
-    with pytest.raises(ValueError, match=r"scratch must be a folder that can be written to, got '.*nowhere'"):
-        ClosureKMeans(10, memory_limit="50MB", scratch=tmp_path / "nowhere").fit(X)
-
-
 def test_bad_limits(X):
     for value, error, message in (
         ("lots", ValueError, "memory_limit must be a number of bytes, or a text such as '500MB' or '1GB', got 'lots'"),
@@ -243,7 +228,7 @@ def test_bad_limits(X):
         ({"init": "random"}, "init with memory_limit must be one of 'tree', got 'random'"),
     ):
         with pytest.raises(ValueError, match=message):
-            ClosureKMeans(10, memory_limit="1GB", **parameters).fit(X)
+            closures(10, memory_limit="1GB", **parameters).fit(X)
     with pytest.raises(TypeError, match="X must hold one of float64, float32, float16, uint8, int8 with memory_limit"):
         ClosureKMeans(10, memory_limit="1GB").fit(X.astype(np.int32))
     with pytest.raises(ValueError, match="sample_weight must be above 0 with memory_limit"):
@@ -276,7 +261,7 @@ def test_sums_over_parts_are_the_update(weighted):
     labels = rng.integers(k - 1, size=60).astype(np.int32)  # the last is empty
     weights = rng.random(60) if weighted else np.ones(1)
     mean = np.full(3, 0.5)
-    totals = slabs.Totals(np.zeros((k, 3)), np.zeros(k), np.zeros(k))
+    totals = Totals(np.zeros((k, 3)), np.zeros(k), np.zeros(k))
     for part in (slice(0, 25), slice(25, 60)):
         points = Points(rows[part], mean, weights[part] if weighted else weights, rows[part], mean)
         members, starts = kernels.group_by_label(labels[part], k)
