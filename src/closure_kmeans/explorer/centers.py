@@ -1,7 +1,7 @@
-"""How the centres of clusters lie to each other: who is next to whom, and a map of all.
+"""Geometry of the centres: distances to nearest neighbours, and a map.
 
-A centre's closest other is found by comparing all pairs while the centres are few. Beyond, it is looked for among its
-neighbours in random partition trees, as the points' clusters are.
+Nearest neighbours of centres are found by exhaustive search while the centres are few, and beyond that among their
+neighbours in random partition trees.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from closure_kmeans._parallel import Threads, count_threads
 from closure_kmeans.partition import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
 from closure_kmeans.quantizer import MANY_CENTERS
 
-# Trees, and centres in a leaf, that find the closest other of nearly all centres.
+# Trees and leaf size; they find nearly all nearest neighbours.
 N_TREES, LEAF_SIZE = 6, 128
-# Centres compared with all others at a time.
+# Centres in one block of the exhaustive search.
 BLOCK_ROWS = 1024
-# Share of the centres that may lie beyond each edge of the map: a few far out must not shrink all others.
+# Fraction of the centres outside each edge of the map, so that outliers do not shrink the rest.
 BEYOND = 0.002
 
 
 def closest_distances(centers: NDArray[Any]) -> NDArray[np.float64]:
-    """The distance of each centre to the closest other one; infinite for a single one."""
+    """Distance of each centre to its nearest neighbour; infinite for a single centre."""
     centered = centers - centers.mean(axis=0)
     closest = np.full(len(centers), np.inf)
     everyone = np.arange(len(centers), dtype=np.int32)
@@ -57,7 +57,7 @@ def _look_in_leaves(
 def _look(
     centers: NDArray[Any], some: NDArray[np.int32], others: NDArray[np.int32], closest: NDArray[np.float64]
 ) -> None:
-    """Compare some centres with others, and note where one is closer than those seen before."""
+    """Compare some centres with others, and update their smallest squared distances."""
     here, there = centers[some], centers[others]
     norms = np.einsum("ij,ij->i", here, here)
     squares = norms[:, np.newaxis] - 2 * here @ there.T + np.einsum("ij,ij->i", there, there)
@@ -65,8 +65,8 @@ def _look(
     closest[some] = np.minimum(closest[some], np.maximum(squares.min(axis=1), 0))
 
 
-def project(centers: NDArray[Any]) -> NDArray[np.float32]:
-    """The centres on the plane of the first two principal components, from 0 to 1; a few may lie beyond the edges."""
+def map_centers(centers: NDArray[Any]) -> NDArray[np.float32]:
+    """Project the centres onto their first two principal components, scaled to 0 to 1; outliers may exceed it."""
     sample = centers[:: -(-len(centers) // DATA_SAMPLE)]
     mean = sample.mean(axis=0)
     n_axes = min(2, *sample.shape)
