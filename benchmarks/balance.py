@@ -25,7 +25,7 @@ HEADER = ("`max_size`, in mean sizes", "largest cluster", "distortion", "", "ite
 def fit(X: data.Rows, n_clusters: int, target: float | None, threads: int) -> dict[str, Any]:
     mean_size = len(X) / n_clusters
     max_size = None if target is None else target * mean_size
-    model = ClosureKMeans(n_clusters, max_size=max_size, random_state=0, n_jobs=threads).fit(X)
+    model = ClosureKMeans(n_clusters, max_size=max_size, random_state=0, n_threads=threads).fit(X)
     return {
         "target": target,
         "largest": float(model.cluster_sizes_.max() / mean_size),

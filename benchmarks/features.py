@@ -46,7 +46,7 @@ def nearest_share(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> float
 
 def measure(name: str, images: Any, labels: NDArray[np.int64], n_threads: int) -> list[str]:
     began = perf_counter()
-    result = FEATURES[name](images, n_jobs=n_threads, verbose=1)
+    result = FEATURES[name](images, n_threads=n_threads, verbose=1)
     seconds = perf_counter() - began
     if name in ("GIST", "HOG"):
         found = ["1", f"{nearest_share(result.vectors, labels):.3f}"]

@@ -27,12 +27,12 @@ from benchmarks import data
 from benchmarks.machine import describe_machine, describe_versions
 from benchmarks.results import FOLDER, append_row, markdown_table
 from closure_kmeans import ClosureKMeans
-from closure_kmeans._parallel import Threads
 from closure_kmeans.closure import assign_by_closures
 from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.neighborhoods import suitable_leaf_size
-from closure_kmeans.partition import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, arrange_points, measure_points, reorder
+from closure_kmeans.trees import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
 
 PRODUCT_SIZE = 3072
 COPY_BYTES = 1 << 28

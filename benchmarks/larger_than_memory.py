@@ -53,9 +53,9 @@ def fit(path: str, n_clusters: int, memory_limit: int, threads: int) -> dict[str
     threading.stack_size(STACK)
     X = open_vectors(path)
     limit = memory_limit or None
-    model = ClosureKMeans(n_clusters, memory_limit=limit, random_state=0, n_jobs=threads)
+    model = ClosureKMeans(n_clusters, memory_limit=limit, random_state=0, n_threads=threads)
     # Compiled code is no part of the fit, nor is what BLAS keeps for each thread: 32 MB that it hardly touches.
-    ClosureKMeans(500, memory_limit=limit and 8_000_000, random_state=0, n_jobs=threads).fit(X[:WARM_ROWS])
+    ClosureKMeans(500, memory_limit=limit and 8_000_000, random_state=0, n_threads=threads).fit(X[:WARM_ROWS])
     if limit is not None:
         allowed = allocated() + limit + BYTES_PER_CENTER_VALUE * n_clusters * X.shape[1] + STACK * threads
         resource.setrlimit(resource.RLIMIT_DATA, (allowed, resource.getrlimit(resource.RLIMIT_DATA)[1]))

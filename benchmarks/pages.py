@@ -72,7 +72,7 @@ def open_browser() -> Iterator[Browser]:
 
 def make_catalog(source: str | None, n_clusters: int, threads: int) -> Catalog:
     X = data.load("sift", data.count_sift(source), source)
-    model = ClosureKMeans(n_clusters, max_iter=8, random_state=0, n_jobs=threads).fit(X)
+    model = ClosureKMeans(n_clusters, max_iter=8, random_state=0, n_threads=threads).fit(X)
     squares = squared_distances(X, model.cluster_centers_, model.labels_)
     return Catalog(model, X, labels=model.labels_, squares=squares)
 

@@ -29,10 +29,10 @@ from benchmarks import data
 from benchmarks.machine import describe_machine, describe_versions
 from benchmarks.results import FOLDER, Row, append_row, markdown_table
 from closure_kmeans import ClosureKMeans
-from closure_kmeans._parallel import Threads
 from closure_kmeans.baselines import HierarchicalKMeans, LloydKMeans
 from closure_kmeans.baselines.approximate import grow_forest, search_forest
 from closure_kmeans.metrics import distortion, exact_labels
+from closure_kmeans.parallel import Threads
 
 N_ROWS, N_CLUSTERS = 100_000, 1000
 BRANCHING, DEPTH = 10, 3
@@ -65,7 +65,7 @@ def exact_part(X: Floats, n_clusters: int) -> Part:
 
     def ours(n_threads: int) -> NDArray[Any]:
         settings = {"max_iter": ITERATIONS, "tol": 0, "random_state": 0}
-        model = LloydKMeans(n_clusters, init=start, n_jobs=n_threads, **settings)
+        model = LloydKMeans(n_clusters, init=start, n_threads=n_threads, **settings)
         return model.fit(X).cluster_centers_
 
     def by_faiss(n_threads: int) -> NDArray[Any]:
@@ -89,7 +89,7 @@ def exact_part(X: Floats, n_clusters: int) -> Part:
 
 def hierarchical_part(X: Floats, branching: int) -> Part:
     def ours(n_threads: int) -> NDArray[Any]:
-        model = HierarchicalKMeans(branching, DEPTH, max_iter=ITERATIONS, tol=0, random_state=0, n_jobs=n_threads)
+        model = HierarchicalKMeans(branching, DEPTH, max_iter=ITERATIONS, tol=0, random_state=0, n_threads=n_threads)
         return model.fit(X).cluster_centers_
 
     def by_faiss(n_threads: int) -> NDArray[Any]:

@@ -48,7 +48,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def train(rows: NDArray[Any], n_clusters: int, n_iterations: int, threads: int) -> ClosureKMeans:
-    return ClosureKMeans(n_clusters, max_iter=n_iterations, random_state=0, n_jobs=threads).fit(rows)
+    return ClosureKMeans(n_clusters, max_iter=n_iterations, random_state=0, n_threads=threads).fit(rows)
 
 
 def make_searchers(model: ClosureKMeans, queries: NDArray[np.float32]) -> list[Searcher]:

@@ -35,7 +35,7 @@ CHUNKS, MEMORY_LIMIT = (2_000, 50_000, 200_000), 64_000_000
 
 def seconds_of_fit(X: Any, n_clusters: int, threads: int, **settings: Any) -> float:
     began = time.perf_counter()
-    ClosureKMeans(n_clusters, random_state=0, n_jobs=threads, **settings).fit(X)
+    ClosureKMeans(n_clusters, random_state=0, n_threads=threads, **settings).fit(X)
     return time.perf_counter() - began
 
 

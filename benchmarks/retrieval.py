@@ -28,7 +28,7 @@ import numpy as np
 from benchmarks.data import CACHE, add_data_option
 from benchmarks.machine import describe_machine, describe_versions
 from benchmarks.results import FOLDER, Row, append_row, forget, latest, markdown_table, read_rows
-from closure_kmeans._parallel import Threads
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import mean_of, shifted
 from closure_kmeans.quantizer import SAMPLE_ROWS, find_centers
 from closure_kmeans.retrieval import Collection, Extraction, learn_vocabulary
@@ -117,13 +117,13 @@ def learn_and_score(collection: Collection, job: Job, start_of: StartOf, threads
         settings, seconds = settings | {"init": start.init}, start.seconds
     began = perf_counter()
     learned = learn_vocabulary(
-        collection.descriptors, job.words, method=job.method, random_state=job.seed, n_jobs=threads, **settings
+        collection.descriptors, job.words, method=job.method, random_state=job.seed, n_threads=threads, **settings
     )
     seconds += perf_counter() - began
     facts = {"learned_words": learned.n_words, "seconds": seconds, "iterations": learned.model.n_iter_}
     facts |= {"distortion": learned.model.inertia_ / len(collection.descriptors)}
     scorings = scorings_of(len(collection.names), len(getattr(learned.model, "levels_", "1")))
-    for scoring, score in score_vocabulary(collection, learned, scorings, n_jobs=threads):
+    for scoring, score in score_vocabulary(collection, learned, scorings, n_threads=threads):
         yield job._asdict() | facts | scoring._asdict() | score._asdict()
 
 

@@ -28,7 +28,7 @@ def measure() -> dict[str, float]:
     seconds = {"import": perf_counter() - began}
     for name in ("first", "second"):
         began = perf_counter()
-        model = ClosureKMeans(N_CLUSTERS, random_state=0, n_jobs=2).fit(rows)
+        model = ClosureKMeans(N_CLUSTERS, random_state=0, n_threads=2).fit(rows)
         seconds[f"{name} fit"] = perf_counter() - began
         began = perf_counter()
         model.predict(rows)

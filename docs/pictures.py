@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from scipy.spatial import ConvexHull, Voronoi, voronoi_plot_2d
 
 from closure_kmeans import ClosureKMeans
-from closure_kmeans._parallel import Threads
 from closure_kmeans.metrics import exact_labels
-from closure_kmeans.partition import RandomPartition, grow_partition
+from closure_kmeans.parallel import Threads
+from closure_kmeans.trees import RandomPartition, grow_partition
 
 INK, GREY, PALE, RED, BLUE, GREEN = "#22313f", "#9aa5b1", "#d7dde3", "#c8452c", "#1f6f9c", "#4f8f3a"
 
@@ -241,7 +241,7 @@ def draw_flow() -> Figure:
     for x in (2.22, 4.82, 7.4):
         arrow((x, 1.13), (x + 0.38, 1.13))
     arrow((1.12, 2.01), (1.12, 1.6))
-    note = "Heavy work is cut into blocks, and _parallel.py runs the compiled functions of _kernels.py on them"
+    note = "Heavy work is cut into blocks, and parallel.py runs the compiled functions of kernels.py on them"
     ax.text(5, 0.25, note, ha="center", va="center", fontsize=8.5, color=INK, style="italic")
     return figure
 

@@ -36,7 +36,7 @@ def make_pixels(n_items: int = 300) -> np.ndarray:
 
 def make_catalog(*, pictures: bool = True, metadata: bool = True, n_clusters: int = 30) -> Catalog:
     X = make_rows()
-    model = ClosureKMeans(n_clusters=n_clusters, random_state=0, n_jobs=1).fit(X)
+    model = ClosureKMeans(n_clusters=n_clusters, random_state=0, n_threads=1).fit(X)
     return Catalog(
         model,
         X,

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from closure_kmeans import ClosureKMeans
-from closure_kmeans._environment import environment
+from closure_kmeans import PAPER, ClosureKMeans, Method
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans
 from closure_kmeans.distributed.cluster import local_cluster
+from closure_kmeans.environment import environment
 
 PATH = Path(__file__).with_name("golden.json")
 N_ROWS, WIDTH = 6000, 32
@@ -80,19 +80,17 @@ DASK = {
 
 
 def fit(store, dtype, k, settings, weighted="", client=None):
-    settings = settings | {"n_clusters": k, "random_state": 0, "n_jobs": 2}
+    switches = {name: settings[name] for name in settings if name in Method._fields}
+    settings = {name: settings[name] for name in settings if name not in switches}
+    base = PAPER if settings.pop("paper", False) else Method()
+    settings |= {"n_clusters": k, "method": base._replace(**switches), "random_state": 0, "n_threads": 2}
     if isinstance(settings.get("init"), int):
-        settings["init"] = given = centers(settings["init"])
-        if len(given) < k:
-            settings["init"] = ClosureKMeans()
-            settings["init"].cluster_centers_ = given
+        settings["init"] = centers(settings["init"])
     make = DistributedClosureKMeans if store == "dask" else ClosureKMeans
     if store == "disk":
         settings["memory_limit"] = 5_000_000
     if store == "dask":
         settings |= {"client": client, "n_partitions": 4}
-    if settings.pop("paper", False):
-        make = ClosureKMeans.paper
     return make(**settings).fit(rows(dtype), sample_weight=weights() if weighted else None)
 
 
@@ -106,7 +104,7 @@ def digest(model):
 def search():
     """Nearest centres by cells and by sketches, at more centres than are compared with all."""
     X = load_sift()
-    model = ClosureKMeans(10_400, max_iter=1, random_state=0, n_jobs=2).fit(X)
+    model = ClosureKMeans(10_400, max_iter=1, random_state=0, n_threads=2).fit(X)
     whole = blake2b(digest_size=12)
     found = [model.predict(X[::3]), model.predict(X[::30], exact=True), *model.several_nearest(X[::30], 3)]
     for array in (*found, model.transform(X[:5])):

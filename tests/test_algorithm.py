@@ -18,9 +18,8 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
 import closure_kmeans
-from closure_kmeans import ClosureKMeans, _parallel, closure, clusters
-from closure_kmeans._arrays import ALIGNMENT, empty_rows, largest
-from closure_kmeans._parallel import Threads
+from closure_kmeans import ClosureKMeans, closure, clusters, parallel
+from closure_kmeans.arrays import ALIGNMENT, empty_rows, largest
 from closure_kmeans.closure import (
     PLAIN,
     Rule,
@@ -37,8 +36,9 @@ from closure_kmeans.initialize import draw_rows
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.metrics import assignment_accuracy
 from closure_kmeans.neighborhoods import LARGEST_LEAF, FreshNeighborhoods, KeptNeighborhoods
-from closure_kmeans.partition import RandomPartition, check_partition, cut_evenly, unite_leaves
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import arrange_points, grow_leaves, heights
+from closure_kmeans.trees import RandomPartition, check_partition, cut_evenly, unite_leaves
 
 MODES = {
     "default": {"neighborhoods": "fresh"},
@@ -52,7 +52,7 @@ DTYPES = [np.float64, np.float32, np.float16, np.uint8, np.int8]
 
 
 def model(k, mode="default", **parameters):
-    return ClosureKMeans(**MODES[mode] | {"n_jobs": 1, "random_state": 0} | parameters | {"n_clusters": k})
+    return ClosureKMeans(**MODES[mode] | {"n_threads": 1, "random_state": 0} | parameters | {"n_clusters": k})
 
 
 def bits(fitted):
@@ -173,7 +173,7 @@ def test_small_clusters_of_rows_that_are_all_far_apart(metric, expected, weighte
     X = rng.normal(size=(600, 128))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     weights = rng.integers(1, 4, 600).astype(np.float64) if weighted else np.ones(600)
-    one, two = (ClosureKMeans(200, metric=metric, random_state=0, n_jobs=n) for n in (1, 2))
+    one, two = (ClosureKMeans(200, metric=metric, random_state=0, n_threads=n) for n in (1, 2))
     one.fit(X, sample_weight=weights)
     assert one.inertia_ / weights.sum() < expected
     assert all(after.inertia <= before.inertia for before, after in pairwise(one.history_))
@@ -306,18 +306,18 @@ def test_any_number_of_threads_and_any_blocks_give_the_same_bits(mode, weighted,
     X = load_sift()[:9000]
     weights = np.random.default_rng(0).random(len(X)) if weighted else None
     alone = bits(model(90, mode, max_iter=4).fit(X, sample_weight=weights))
-    for n_jobs, n_blocks in ((2, 16), (3, 16), (5, 16), (1, 1), (1, 7), (2, 10_000)):
-        monkeypatch.setattr(_parallel, "BLOCKS_PER_THREAD", n_blocks)
+    for n_threads, n_blocks in ((2, 16), (3, 16), (5, 16), (1, 1), (1, 7), (2, 10_000)):
+        monkeypatch.setattr(parallel, "BLOCKS_PER_THREAD", n_blocks)
         for module in (closure, clusters):
             monkeypatch.setattr(module, "rows_per_block", lambda rows, n_blocks=n_blocks: -(-len(rows) // n_blocks))
-        assert bits(model(90, mode, max_iter=4, n_jobs=n_jobs).fit(X, sample_weight=weights)) == alone
+        assert bits(model(90, mode, max_iter=4, n_threads=n_threads).fit(X, sample_weight=weights)) == alone
 
 
 @settings(max_examples=40)
-@given(X=rows(), mode=st.sampled_from(sorted(MODES)), n_jobs=st.sampled_from([2, 3, 5]), data=st.data())
-def test_small_data_on_any_number_of_threads(X, mode, n_jobs, data):
+@given(X=rows(), mode=st.sampled_from(sorted(MODES)), n_threads=st.sampled_from([2, 3, 5]), data=st.data())
+def test_small_data_on_any_number_of_threads(X, mode, n_threads, data):
     k, leaf_size = draw_k(data, X), data.draw(st.integers(1, 10), "leaf_size")
-    alone, together = (model(k, mode, leaf_size=leaf_size, n_jobs=n).fit(X) for n in (1, n_jobs))
+    alone, together = (model(k, mode, leaf_size=leaf_size, n_threads=n).fit(X) for n in (1, n_threads))
     assert bits(together) == bits(alone)
 
 
@@ -572,7 +572,7 @@ def test_groups_of_cells_keep_the_promises(X, weighted, data):
         mock.patch.multiple(closure_kmeans.points, CELLS_TOGETHER=2, FEW_CELLS=1),
         mock.patch.object(closure_kmeans.estimator, "begin", remember),
     ):
-        fits = [model(k, tol=0, max_iter=20, n_jobs=n_jobs).fit(X, sample_weight=weights) for n_jobs in (1, 2)]
+        fits = [model(k, tol=0, max_iter=20, n_threads=n_threads).fit(X, sample_weight=weights) for n_threads in (1, 2)]
     history = [starts[0].clusters.inertia, *(record.inertia for record in fits[0].history_)]
     assert all(after <= before for before, after in pairwise(history))
     np.testing.assert_array_equal(np.unique(fits[0].labels_), np.arange(k))
@@ -641,9 +641,9 @@ def distortions(X, k, seed):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield KMeans(k, init=centers, n_init=1, max_iter=25, tol=0, algorithm="lloyd").fit(X).inertia_
-    yield ClosureKMeans(k, random_state=seed, n_jobs=1).fit(X).inertia_
-    yield ClosureKMeans.paper(k, random_state=seed, n_jobs=1).fit(X).inertia_
-    yield ClosureKMeans.paper(k, random_state=seed, n_jobs=1, max_trees=1).fit(X).inertia_
+    yield ClosureKMeans(k, random_state=seed, n_threads=1).fit(X).inertia_
+    yield ClosureKMeans.paper(k, random_state=seed, n_threads=1).fit(X).inertia_
+    yield ClosureKMeans.paper(k, random_state=seed, n_threads=1, max_trees=1).fit(X).inertia_
 
 
 # -- threads ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse
 from sklearn.exceptions import NotFittedError
 
-from closure_kmeans import ClosureKMeans, _validation
+from closure_kmeans import ClosureKMeans, validation
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.metrics import exact_labels
 from closure_kmeans.vectors import Vectors, open_vectors, save_vectors
@@ -172,7 +172,7 @@ def test_files_of_hdf5_and_tables_of_arrow(tmp_path):
 
 
 def test_memory_that_will_not_suffice(monkeypatch):
-    monkeypatch.setattr(_validation, "physical_memory", lambda: 1.2e6)
+    monkeypatch.setattr(validation, "physical_memory", lambda: 1.2e6)
     rows = np.zeros((400_000, 10), np.uint8)
     rows[:4] = np.arange(4)[:, np.newaxis]
     message = (
@@ -187,9 +187,9 @@ def test_memory_that_will_not_suffice(monkeypatch):
 
 
 def test_physical_memory(monkeypatch):
-    assert _validation.physical_memory() > 1e8
+    assert validation.physical_memory() > 1e8
     monkeypatch.delattr("os.sysconf", raising=False)
-    assert _validation.physical_memory() == np.inf
+    assert validation.physical_memory() == np.inf
 
 
 @every_estimator
@@ -377,8 +377,8 @@ def test_truth_values(kind, name, value):
 
 
 def test_n_jobs():
-    refuses(ValueError, "n_jobs must not be 0", n_jobs=0)
-    refuses(TypeError, "n_jobs must be an integer, got 1.5", n_jobs=1.5)
+    refuses(ValueError, "n_threads must not be 0", n_threads=0)
+    refuses(TypeError, "n_threads must be an integer, got 1.5", n_threads=1.5)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_weights_count(X):
 
 
 def test_the_same_bits_on_any_number_of_threads_and_after_a_resume(X, tmp_path):
-    one, two = (ClosureKMeans(200, random_state=0, max_size=40, n_jobs=n_jobs).fit(X) for n_jobs in (1, 2))
+    one, two = (ClosureKMeans(200, random_state=0, max_size=40, n_threads=n_threads).fit(X) for n_threads in (1, 2))
     assert bits(one) == bits(two)
     stopped = ClosureKMeans(200, random_state=0, max_size=40, checkpoint=tmp_path, max_iter=3).fit(X)
     assert stopped.n_iter_ == 3 < one.n_iter_

@@ -7,10 +7,10 @@ import pytest
 import reference
 from test_kernels import every_dtype, make_clusters, make_labels, make_points, numbers
 
-from closure_kmeans._parallel import Threads
-from closure_kmeans.baselines import _kernels
+from closure_kmeans.baselines import kernels
 from closure_kmeans.baselines.approximate import grow_forest
 from closure_kmeans.baselines.canopy import Canopies
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points
 
 pytestmark = pytest.mark.kernels
@@ -38,9 +38,9 @@ def test_choose_cut(dtype, d):
     for draw in np.linspace(0, 0.999, 7):
         for size in (2, 50, 120):
             buffers = np.empty(d, dtype), np.empty(d, np.float32)
-            axis, cut = _kernels.choose_cut(centers, node[:size], draw, *buffers)
+            axis, cut = kernels.choose_cut(centers, node[:size], draw, *buffers)
             expected = reference.choose_cut(
-                centers, node[:size], draw, _kernels.SPREAD_SAMPLE, min(_kernels.WIDEST_AXES, d)
+                centers, node[:size], draw, kernels.SPREAD_SAMPLE, min(kernels.WIDEST_AXES, d)
             )
             assert axis == expected[0]
             assert cut == pytest.approx(expected[1], rel=1e-5, abs=1e-5)
@@ -53,7 +53,7 @@ def test_split_node(cut):
     centers, node = make_centers(rng, np.float32), rng.permutation(20)[:13].astype(np.int32)
     centers[node[6], 2] = cut
     expected, n_expected = reference.split_node(centers, node, 2, cut)
-    n_left = _kernels.split_node(centers, node, 2, np.float32(cut), np.empty_like(node))
+    n_left = kernels.split_node(centers, node, 2, np.float32(cut), np.empty_like(node))
     assert n_left == n_expected
     np.testing.assert_array_equal(node, expected)
 
@@ -97,7 +97,7 @@ def test_search_forest(dtype, n_candidates, own_centers):
         "first met": np.array([reference.forest_candidates(row, forest, 3, 1)[0] for row in rows], np.int32),
     }[own_centers]
     labels = np.full(50, -7, np.int32)
-    n_pairs = _kernels.search_forest(rows, centers, forest, n_candidates, own, labels, 2, 49)
+    n_pairs = kernels.search_forest(rows, centers, forest, n_candidates, own, labels, 2, 49)
     met = [reference.forest_candidates(rows[i], forest, 3, min(n_candidates, 60), own[i]) for i in range(2, 49)]
     assert n_pairs == sum(map(len, met)) == 47 * min(n_candidates, 60)
     expected = [
@@ -117,7 +117,7 @@ def test_search_forests_of_any_size(k, n_trees):
     forest = make_forest(centers, n_trees)
     labels, nobody = np.empty(30, np.int32), np.full(30, -1, np.int32)
     for n_candidates in (1, 40, k):
-        _kernels.search_forest(rows, centers, forest, n_candidates, nobody, labels, 0, 30)
+        kernels.search_forest(rows, centers, forest, n_candidates, nobody, labels, 0, 30)
         met = [reference.forest_candidates(row, forest, n_trees, min(n_candidates, k)) for row in rows]
         expected = [reference.nearest_candidate(row, centers, some) for row, some in zip(rows, met, strict=True)]
         np.testing.assert_array_equal(labels, expected)
@@ -127,17 +127,17 @@ def test_search_forests_of_any_size(k, n_trees):
 def test_the_queue(most):
     """The branch of the smallest bound comes first, of several the one that was put first."""
     rng = np.random.default_rng(0)
-    queue = _kernels.make_queue(most)
+    queue = kernels.make_queue(most)
     for _ in range(3):  # what was left in it is forgotten
         n_put, twin = 0, []
         while n_put < most or twin:
             if n_put < most and (not twin or rng.random() < 0.6):
                 bound = np.float32(rng.choice([0, rng.random(), rng.integers(3), 1e30, np.inf]))
-                _kernels.put(queue, n_put, bound, 1000 + n_put)
+                kernels.put(queue, n_put, bound, 1000 + n_put)
                 heapq.heappush(twin, (bound, n_put))
                 n_put += 1
             else:
-                place = _kernels.take_first(queue, n_put)
+                place = kernels.take_first(queue, n_put)
                 assert (queue.bounds[place], place) == heapq.heappop(twin)
                 assert queue.nodes[place] == 1000 + place
 
@@ -147,7 +147,7 @@ def test_the_axis_of_copies():
     centers = np.full((5, 4), 0.1, np.float32)
     node = np.arange(5, dtype=np.int32)
     axes = {
-        _kernels.choose_cut(centers, node, draw, np.empty(4, np.float32), np.empty(4, np.float32))[0]
+        kernels.choose_cut(centers, node, draw, np.empty(4, np.float32), np.empty(4, np.float32))[0]
         for draw in (0, 0.3, 0.6, 0.9)
     }
     assert axes == {0, 1, 2, 3}
@@ -157,8 +157,8 @@ def test_first_largest():
     rng = np.random.default_rng(0)
     for size in (1, 2, 17, 300):
         numbers = rng.integers(-9, 9, size).astype(np.int32)
-        assert _kernels.first_largest(numbers) == numbers.argmax()
-        assert _kernels.lowest_key(numbers.astype(np.int64), size // 2, size) == numbers[size // 2 :].min()
+        assert kernels.first_largest(numbers) == numbers.argmax()
+        assert kernels.lowest_key(numbers.astype(np.int64), size // 2, size) == numbers[size // 2 :].min()
 
 
 def test_nearest_candidate_decides_what_rounding_leaves_open():
@@ -170,7 +170,7 @@ def test_nearest_candidate_decides_what_rounding_leaves_open():
             expected = reference.nearest_candidate(row, centers, candidates, own)
             if own >= 0:  # it comes first
                 some = np.array([own, *(one for one in candidates if one != own)], np.int32)
-            assert _kernels.nearest_candidate(row, centers, some, own) == expected
+            assert kernels.nearest_candidate(row, centers, some, own) == expected
 
 
 # -- canopies --------------------------------------------------------------------------------------------------------
@@ -181,9 +181,7 @@ def test_draw_canopy(dtype):
     coordinates = make_centers(np.random.default_rng(0), dtype, 40, 2)
     [(_, expected)] = reference.canopies(coordinates, [3], 12.0, 5.0)
     members, covered = np.full(40, -1, np.int32), np.zeros(40, bool)
-    sizes = [
-        _kernels.draw_canopy(coordinates, 3, 144.0, 25.0, members, covered, first, first + 20) for first in (0, 20)
-    ]
+    sizes = [kernels.draw_canopy(coordinates, 3, 144.0, 25.0, members, covered, first, first + 20) for first in (0, 20)]
     found = np.concatenate([members[: sizes[0]], members[20 : 20 + sizes[1]]])
     np.testing.assert_array_equal(found, expected)
     assert len(expected) > covered.sum() > 1
@@ -194,9 +192,9 @@ def test_draw_canopy(dtype):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_assign_canopies(dtype, weighted, monkeypatch):
     """Several blocks, tiles of centres, canopies without centres, and centres and points without canopies."""
-    if not hasattr(_kernels.assign_canopies, "py_func"):
-        monkeypatch.setattr(_kernels, "CANOPY_ROWS", 16)
-        monkeypatch.setattr(_kernels, "CANOPY_CENTERS", 3)
+    if not hasattr(kernels.assign_canopies, "py_func"):
+        monkeypatch.setattr(kernels, "CANOPY_ROWS", 16)
+        monkeypatch.setattr(kernels, "CANOPY_CENTERS", 3)
     rng = np.random.default_rng(0)
     points = make_points(rng, dtype, weighted=weighted)
     labels = make_labels(rng, 60, 9)
@@ -205,8 +203,8 @@ def test_assign_canopies(dtype, weighted, monkeypatch):
     inside = [np.flatnonzero(rng.random(9) < share).astype(np.int32) for share in (0.9, 0.0, 0.5, 0.3)]
     canopies = Canopies(np.concatenate(sets), np.cumsum([0, *map(len, sets)]), np.zeros((4, 1)), 0.0)
     new_labels = np.empty_like(labels)
-    n_blocks = -(-60 // _kernels.CANOPY_ROWS)
-    n_pairs = _kernels.assign_canopies(
+    n_blocks = -(-60 // kernels.CANOPY_ROWS)
+    n_pairs = kernels.assign_canopies(
         points, clusters, labels, canopies, np.concatenate(inside), np.cumsum([0, *map(len, inside)]), new_labels,
         0, n_blocks,
     )  # fmt: skip
@@ -221,8 +219,8 @@ def assign_in_one_canopy(rows, centers, labels):
     clusters = make_clusters(points, labels, len(centers))._replace(centers=centers)
     canopies = Canopies(np.arange(len(rows), dtype=np.int32), np.array([0, len(rows)]), np.zeros((1, 1)), 0.0)
     inside, new_labels = np.arange(len(centers), dtype=np.int32), np.empty_like(labels)
-    n_blocks = -(-len(rows) // _kernels.CANOPY_ROWS)
-    _kernels.assign_canopies(
+    n_blocks = -(-len(rows) // kernels.CANOPY_ROWS)
+    kernels.assign_canopies(
         points, clusters, labels, canopies, inside, np.array([0, len(inside)]), new_labels, 0, n_blocks
     )
     return new_labels
@@ -258,7 +256,7 @@ def test_nearest_children(dtype):
     centers[4] = centers[2]
     starts, nodes = np.array([0, 1, 6, 12]), rng.integers(3, size=60).astype(np.int32)
     labels = np.full(60, -7, np.int32)
-    _kernels.nearest_children(points.rows, points.mean, centers, starts, nodes, labels, 1, 59)
+    kernels.nearest_children(points.rows, points.mean, centers, starts, nodes, labels, 1, 59)
     expected = reference.nearest_children(numbers(points)[0], centers, starts, nodes)
     np.testing.assert_array_equal(labels[1:59], expected[1:59])
     assert (labels[[0, 59]] == -7).all()
@@ -268,5 +266,5 @@ def test_nearest_children_of_a_row_whose_distances_overflow():
     centers, row = np.array([[0, 1e12], [0, -1e12]], np.float32), np.array([[0, -1e24]], np.float32)
     mean, starts, nodes, labels = np.zeros_like(row[0]), np.array([0, 2]), np.zeros(1, np.int32), np.zeros(1, np.int32)
     with np.errstate(over="ignore"):
-        _kernels.nearest_children(row, mean, centers, starts, nodes, labels, 0, 1)
+        kernels.nearest_children(row, mean, centers, starts, nodes, labels, 0, 1)
     assert labels[0] == 1

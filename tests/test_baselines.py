@@ -13,8 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from test_algorithm import AWKWARD, bits, draw_k, rows
 
-from closure_kmeans import ClosureKMeans, _parallel, _validation
-from closure_kmeans._parallel import Threads
+from closure_kmeans import ClosureKMeans, parallel, validation
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans, approximate
 from closure_kmeans.baselines.approximate import grow_forest, search_forest
 from closure_kmeans.baselines.canopy import canopy_axes, centers_inside, draw_canopies
@@ -23,6 +22,7 @@ from closure_kmeans.baselines.hierarchical import assign_children, find_copies
 from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.iteration import Clustering
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import arrange_points
 
 MONOTONE = {
@@ -80,8 +80,8 @@ def test_akm_with_all_candidates_is_lloyd(X, refined):
 @given(X=rows(), n_trees=st.integers(1, 4), data=st.data())
 def test_akm_with_all_candidates_is_lloyd_on_any_data(X, n_trees, data):
     k = draw_k(data, X)
-    lloyd = LloydKMeans(k, random_state=0, n_jobs=1).fit(X)
-    akm = ApproximateKMeans(k, n_candidates=k, n_trees=n_trees, random_state=0, n_jobs=1).fit(X)
+    lloyd = LloydKMeans(k, random_state=0, n_threads=1).fit(X)
+    akm = ApproximateKMeans(k, n_candidates=k, n_trees=n_trees, random_state=0, n_threads=1).fit(X)
     assert akm.inertia_ == pytest.approx(lloyd.inertia_, rel=1e-9, abs=1e-9 * np.square(X.astype(float)).sum())
 
 
@@ -112,7 +112,7 @@ def test_all_start_from_the_tree_that_closures_start_from(X):
 @given(X=rows(), weighted=st.booleans(), data=st.data())
 def test_the_distortion_never_rises(method, X, weighted, data):
     weights = np.random.default_rng(0).choice([0.25, 1.0, 4.0], len(X)) if weighted else None
-    fitted = METHODS[method](draw_k(data, X), tol=0, max_iter=20, random_state=0, n_jobs=1)
+    fitted = METHODS[method](draw_k(data, X), tol=0, max_iter=20, random_state=0, n_threads=1)
     fitted.fit(X, sample_weight=weights)
     assert all(after <= before for before, after in pairwise(history(fitted)))
     X = X.astype(np.float64)
@@ -131,13 +131,13 @@ def test_the_distortion_of_real_data_never_rises(X, method):
 def test_any_number_of_threads_and_any_blocks_give_the_same_bits(X, method, weighted, monkeypatch):
     weights = np.random.default_rng(0).random(9000) if weighted else None
 
-    def fit(n_jobs):
-        return bits(METHODS[method](90, max_iter=3, random_state=0, n_jobs=n_jobs).fit(X[:9000], sample_weight=weights))
+    def fit(n_threads):
+        return bits(METHODS[method](90, max_iter=3, random_state=0, n_threads=n_threads).fit(X[:9000], sample_weight=weights))
 
     alone = fit(1)
-    for n_jobs, n_blocks in ((2, 16), (3, 16), (5, 16), (1, 1), (1, 7), (2, 10_000)):
-        monkeypatch.setattr(_parallel, "BLOCKS_PER_THREAD", n_blocks)
-        assert fit(n_jobs) == alone
+    for n_threads, n_blocks in ((2, 16), (3, 16), (5, 16), (1, 1), (1, 7), (2, 10_000)):
+        monkeypatch.setattr(parallel, "BLOCKS_PER_THREAD", n_blocks)
+        assert fit(n_threads) == alone
 
 
 @pytest.mark.parametrize("method", FLAT)
@@ -145,7 +145,7 @@ def test_any_number_of_threads_and_any_blocks_give_the_same_bits(X, method, weig
 def test_exactly_k_clusters_for_seeds_0_to_19(method, kind):
     for seed in range(20):
         X, k = AWKWARD[kind](np.random.default_rng(seed))
-        fitted = FLAT[method](k, init=["tree", "random"][seed % 2], random_state=seed, n_jobs=1).fit(X)
+        fitted = FLAT[method](k, init=["tree", "random"][seed % 2], random_state=seed, n_threads=1).fit(X)
         np.testing.assert_array_equal(np.unique(fitted.labels_), np.arange(k))
         assert fitted.inertia_ == pytest.approx(reference.inertia(X, fitted.labels_), abs=1e-9 * np.square(X).sum())
 
@@ -155,7 +155,7 @@ def test_exactly_k_clusters_for_seeds_0_to_19(method, kind):
 @given(X=rows(), data=st.data())
 def test_labels_that_leave_clusters_empty_are_refilled(method, X, data):
     k = draw_k(data, X)
-    fitted = FLAT[method](k, init=np.zeros(len(X), int), n_jobs=1).fit(X)
+    fitted = FLAT[method](k, init=np.zeros(len(X), int), n_threads=1).fit(X)
     np.testing.assert_array_equal(np.unique(fitted.labels_), np.arange(k))
 
 
@@ -283,7 +283,7 @@ def test_canopies_are_those_of_the_definition(X):
 
 
 def test_canopies_that_would_exceed_the_memory_are_refused(X, monkeypatch):
-    monkeypatch.setattr(_validation, "physical_memory", lambda: 5e6)
+    monkeypatch.setattr(validation, "physical_memory", lambda: 5e6)
     with pytest.raises(MemoryError, match=r"tight must be nearer to loose=0.03 for 5,000 rows, got 0: .* memory"):
         CanopyKMeans(20, tight=0, random_state=0).fit(X[:5000])
     CanopyKMeans(20, random_state=0, max_iter=1).fit(X[:5000])
@@ -328,7 +328,7 @@ def test_a_node_is_the_mean_of_its_points_and_its_children_share_them(X):
 def test_no_leaf_is_empty_and_copies_of_a_row_share_one(kind, branching, depth):
     for seed in range(10):
         X, _ = AWKWARD[kind](np.random.default_rng(seed))
-        fitted = HierarchicalKMeans(branching, depth, random_state=seed, n_jobs=1).fit(X)
+        fitted = HierarchicalKMeans(branching, depth, random_state=seed, n_threads=1).fit(X)
         n_leaves = len(fitted.cluster_centers_)
         np.testing.assert_array_equal(np.unique(fitted.labels_), np.arange(n_leaves))
         _, row = np.unique(X, axis=0, return_inverse=True)

@@ -11,9 +11,9 @@ import pytest
 from numba import config
 from numba.core.dispatcher import Dispatcher
 
-from closure_kmeans import _cache, _kernels
-from closure_kmeans.baselines import _kernels as of_baselines
-from closure_kmeans.retrieval import _kernels as of_retrieval
+from closure_kmeans import cache, kernels
+from closure_kmeans.baselines import kernels as of_baselines
+from closure_kmeans.retrieval import kernels as of_retrieval
 
 WORDS = np.array([2, 2, 5])
 needs_root = pytest.mark.skipif(
@@ -27,13 +27,13 @@ NOBODY = 65534
 def folder(tmp_path, monkeypatch):
     """An empty cache, and nothing said yet."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(_cache, "_said", set())
-    return _cache.folders()[0]
+    monkeypatch.setattr(cache, "_said", set())
+    return cache.folders()[0]
 
 
 def run_kernel(function=None):
     """Whether a kernel was loaded, in what is a new process to it; its result is right in any case."""
-    compiled = _kernels.kernel(function or of_retrieval.end_of_run.py_func)
+    compiled = kernels.kernel(function or of_retrieval.end_of_run.py_func)
     assert compiled(WORDS, 0) == 2
     stats = compiled.stats
     assert sum(stats.cache_hits.values()) + sum(stats.cache_misses.values()) == 1
@@ -56,16 +56,16 @@ def said(caplog):
 
 def test_a_kernel_is_compiled_once(folder, caplog):
     """Numba still asks our cache: it is told of it by an attribute that is its own."""
-    assert isinstance(_kernels.assign_leaves, Dispatcher)
-    assert isinstance(_kernels.assign_leaves._cache, _cache.KernelCache)
+    assert isinstance(kernels.assign_leaves, Dispatcher)
+    assert isinstance(kernels.assign_leaves._cache, cache.KernelCache)
     assert [run_kernel() for _ in range(3)] == [False, True, True]
-    assert cached_file(folder).name.startswith("closure_kmeans.retrieval._kernels.end_of_run-")
+    assert cached_file(folder).name.startswith("closure_kmeans.retrieval.kernels.end_of_run-")
     assert said(caplog) == []
 
 
 def test_types_and_bounds_checks_have_files_of_their_own(folder, monkeypatch):
     run_kernel()
-    assert _kernels.kernel(of_retrieval.end_of_run.py_func)(WORDS.astype(np.int32), 0) == 2
+    assert kernels.kernel(of_retrieval.end_of_run.py_func)(WORDS.astype(np.int32), 0) == 2
     monkeypatch.setattr(config, "BOUNDSCHECK", 1)
     assert [run_kernel(), run_kernel()] == [False, True]
     assert len(list(folder.iterdir())) == 3
@@ -77,11 +77,11 @@ def test_fields_of_a_named_tuple_count(folder):
 
     for fields in ("starts ends", "ends starts"):
         kind = namedtuple("Ranges", fields)
-        assert _kernels.kernel(lambda ranges: ranges.starts)(kind(starts=1, ends=2)) == 1
+        assert kernels.kernel(lambda ranges: ranges.starts)(kind(starts=1, ends=2)) == 1
 
 
 def test_recompile(folder):
-    compiled = _kernels.kernel(of_retrieval.end_of_run.py_func)
+    compiled = kernels.kernel(of_retrieval.end_of_run.py_func)
     compiled(WORDS, 0)
     compiled.recompile()
     assert sum(compiled.stats.cache_misses.values()) == 2
@@ -92,12 +92,12 @@ def test_recompile(folder):
 
 def test_all_that_is_compiled_in_is_stamped():
     """Whatever functions the kernels call are in one of the files."""
-    files = {str(path) for path in _cache.sources()}
-    todo = [kernel for module in (_kernels, of_baselines, of_retrieval) for kernel in vars(module).values()]
-    kernels = [kernel.py_func for kernel in todo if isinstance(kernel, Dispatcher)]
-    assert len(kernels) > 60
+    files = {str(path) for path in cache.sources()}
+    todo = [kernel for module in (kernels, of_baselines, of_retrieval) for kernel in vars(module).values()]
+    found = [kernel.py_func for kernel in todo if isinstance(kernel, Dispatcher)]
+    assert len(found) > 60
     called = set()
-    for function in kernels:
+    for function in found:
         called.add(function.__code__.co_filename)
         for name in function.__code__.co_names:
             value = function.__globals__.get(name)
@@ -110,22 +110,22 @@ def test_all_that_is_compiled_in_is_stamped():
 
 @pytest.mark.parametrize("number", range(4))
 def test_a_change_of_any_file_changes_the_stamp(number, tmp_path, monkeypatch):
-    for path in _cache.sources():
-        copy = tmp_path / path.relative_to(_cache.PACKAGE)
+    for path in cache.sources():
+        copy = tmp_path / path.relative_to(cache.PACKAGE)
         copy.parent.mkdir(exist_ok=True)
         shutil.copy(path, copy)
-    monkeypatch.setattr(_cache, "PACKAGE", tmp_path)
-    assert len(_cache.sources()) == 4
-    assert _cache._stamp() == _cache.STAMP
-    with _cache.sources()[number].open("a") as file:
+    monkeypatch.setattr(cache, "PACKAGE", tmp_path)
+    assert len(cache.sources()) == 4
+    assert cache._stamp() == cache.STAMP
+    with cache.sources()[number].open("a") as file:
         file.write("\n")
-    assert _cache._stamp() != _cache.STAMP
+    assert cache._stamp() != cache.STAMP
 
 
 def test_a_new_version_compiles_again(folder, monkeypatch, caplog):
     run_kernel()
-    monkeypatch.setattr(_cache, "__version__", "99")
-    monkeypatch.setattr(_cache, "STAMP", _cache._stamp())
+    monkeypatch.setattr(cache, "__version__", "99")
+    monkeypatch.setattr(cache, "STAMP", cache._stamp())
     assert [run_kernel(), run_kernel()] == [False, True]
     assert len(list(folder.iterdir())) == 1
     assert said(caplog) == []  # nothing is wrong
@@ -133,7 +133,7 @@ def test_a_new_version_compiles_again(folder, monkeypatch, caplog):
 
 def test_a_write_that_fails_leaves_no_old_code_under_a_new_stamp(folder, monkeypatch):
     run_kernel()
-    monkeypatch.setattr(_cache, "STAMP", bytes(32))
+    monkeypatch.setattr(cache, "STAMP", bytes(32))
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
         assert run_kernel() is False
@@ -143,8 +143,8 @@ def test_a_write_that_fails_leaves_no_old_code_under_a_new_stamp(folder, monkeyp
 
 
 def test_sources_that_are_not_on_disk(folder, monkeypatch, caplog, tmp_path):
-    monkeypatch.setattr(_cache, "PACKAGE", tmp_path)
-    monkeypatch.setattr(_cache, "STAMP", _cache._stamp())
+    monkeypatch.setattr(cache, "PACKAGE", tmp_path)
+    monkeypatch.setattr(cache, "STAMP", cache._stamp())
     assert [run_kernel(), run_kernel()] == [False, False]
     (line,) = said(caplog)
     assert f"the sources of the kernels are not in '{tmp_path}'" in line
@@ -178,7 +178,7 @@ def test_the_file_of_another_kernel(folder, caplog):
     run_kernel()
     path = cached_file(folder)
     assert run_kernel(of_retrieval.end_of_run.py_func) is True
-    other = _kernels.kernel(end_of_run)
+    other = kernels.kernel(end_of_run)
     other(WORDS, 0)
     (theirs,) = set(folder.iterdir()) - {path}
     shutil.copy(theirs, path)
@@ -188,11 +188,11 @@ def test_the_file_of_another_kernel(folder, caplog):
 
 def test_many_damaged_files_are_one_line(folder, caplog):
     for _ in range(2):
-        _kernels.kernel(end_of_run)(WORDS, 0)
+        kernels.kernel(end_of_run)(WORDS, 0)
         run_kernel()
         for path in folder.iterdir():
             path.write_bytes(b"")
-    _kernels.kernel(end_of_run)(WORDS, 0)
+    kernels.kernel(end_of_run)(WORDS, 0)
     assert len(said(caplog)) == 1
 
 
@@ -212,7 +212,7 @@ def test_a_full_disk(small_disk, monkeypatch, caplog):
     assert [run_kernel(), run_kernel()] == [False, False]
     (line,) = said(caplog)
     assert "kernels are compiled in every process, for they cannot be kept: No space left on device in" in line
-    assert list(_cache.folders()[0].iterdir()) == []
+    assert list(cache.folders()[0].iterdir()) == []
 
 
 # -- where it is -----------------------------------------------------------------------------------------------------
@@ -231,23 +231,23 @@ def test_the_folders(monkeypatch, tmp_path):
     monkeypatch.setattr(config, "CACHE_DIR", "")
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    beside, in_home = _cache.folders()
-    assert beside == Path(_kernels.__file__).resolve().parent / "__pycache__" / "kernels"
+    beside, in_home = cache.folders()
+    assert beside == Path(kernels.__file__).resolve().parent / "__pycache__" / "kernels"
     assert in_home.parent == tmp_path
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert _cache.folders() == [beside, tmp_path / "home" / ".cache" / in_home.name]
+    assert cache.folders() == [beside, tmp_path / "home" / ".cache" / in_home.name]
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert _cache.folders() == [beside, tmp_path / "home" / "Library" / "Caches" / in_home.name]
+    assert cache.folders() == [beside, tmp_path / "home" / "Library" / "Caches" / in_home.name]
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.delenv("LOCALAPPDATA", raising=False)
-    assert _cache.folders() == [beside]
+    assert cache.folders() == [beside]
 
 
 def test_the_next_folder_where_one_takes_nothing(tmp_path, monkeypatch, caplog):
     (tmp_path / "file").touch()
     places = [tmp_path / "file" / "kernels", tmp_path / "home"]
-    monkeypatch.setattr(_cache, "folders", lambda: places)
+    monkeypatch.setattr(cache, "folders", lambda: places)
     assert [run_kernel(), run_kernel()] == [False, True]
     assert len(list(places[1].iterdir())) == 1
     assert said(caplog) == []
@@ -280,7 +280,7 @@ def test_what_root_compiled_is_read_by_others(as_nobody, monkeypatch, caplog):
     become_nobody()
     assert run_kernel() is True
     assert said(caplog) == []
-    assert _kernels.kernel(end_of_run)(WORDS, 0) == 2  # which it may not write
+    assert kernels.kernel(end_of_run)(WORDS, 0) == 2  # which it may not write
     assert "Permission denied" in said(caplog)[0]
 
 
@@ -353,4 +353,4 @@ def test_folders_are_safe_whatever_the_umask(folder):
         assert [run_kernel(), run_kernel()] == [False, True]
     finally:
         os.umask(old)
-    assert _cache.objection(folder) is None
+    assert cache.objection(folder) is None

@@ -13,10 +13,10 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import closure_kmeans
-from closure_kmeans import ClosureKMeans, _environment, _files, load
-from closure_kmeans._tensors import KEY
-from closure_kmeans.checkpoint import _checksum, read_centers, read_progress
+from closure_kmeans import ClosureKMeans, environment, files, load
+from closure_kmeans.checkpoint import _checksum, read_centers, read_status
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.tensors import KEY
 from closure_kmeans.vectors import FileFormatError
 
 MODES = {
@@ -56,7 +56,7 @@ def test_a_stopped_fit_ends_like_one_that_was_not(mode, tmp_path):
         path = tmp_path / f"{stop}"
         model(checkpoint=path, max_iter=stop, **mode).fit(X)
         assert os.listdir(path) == ["checkpoint.safetensors"]
-        resumed = model(checkpoint=path, n_jobs=1 + stop % 2, **mode).fit(X)
+        resumed = model(checkpoint=path, n_threads=1 + stop % 2, **mode).fit(X)
         check_same(resumed, whole)
         assert all(np.diff([record.seconds for record in resumed.history_]) > 0)
 
@@ -163,7 +163,7 @@ def test_other_data_is_named(tmp_path):
     [
         ("numba.config.CPU_NAME", "generic", r"processor was '.*' and is 'generic \(.*\), instructions "),
         ("numpy.show_config", lambda mode: {}, "processor was '.*, instructions .*' and is '.*, instructions "),
-        ("closure_kmeans._environment.blas_libraries", list, "BLAS was '.*' and is 'unknown'"),
+        ("closure_kmeans.environment.blas_libraries", list, "BLAS was '.*' and is 'unknown'"),
         ("closure_kmeans.__version__", "9.9", r"closure_kmeans was '.*' and is '9\.9'"),
         ("sklearn.__version__", "9.9", r"sklearn was '.*' and is '9\.9'"),
     ],
@@ -187,17 +187,17 @@ def test_other_bits_than_elsewhere_are_an_error(name, value, message, tmp_path, 
 
 
 def test_a_blas_that_another_package_has_loaded_does_not_matter(monkeypatch):
-    own = _environment.environment()
-    libraries = _environment.blas_libraries()
+    own = environment.environment()
+    libraries = environment.blas_libraries()
 
     def mkl(path):
         return SimpleNamespace(info=lambda: {"internal_api": "mkl", "version": "2024", "filepath": path})
 
     other = mkl("/lib/site-packages/torch/lib/libmkl.so")
-    monkeypatch.setattr(_environment, "blas_libraries", lambda: [*libraries, other])
-    assert _environment.environment() == own
-    monkeypatch.setattr(_environment, "blas_libraries", lambda: [mkl("/usr/lib/libmkl.so")])
-    assert _environment.environment() == own | {"BLAS": "mkl 2024"}
+    monkeypatch.setattr(environment, "blas_libraries", lambda: [*libraries, other])
+    assert environment.environment() == own
+    monkeypatch.setattr(environment, "blas_libraries", lambda: [mkl("/usr/lib/libmkl.so")])
+    assert environment.environment() == own | {"BLAS": "mkl 2024"}
 
 
 def test_centers_of_a_damaged_checkpoint(tmp_path):
@@ -216,7 +216,7 @@ def test_a_checkpoint_of_an_older_format(tmp_path):
     model(checkpoint=path, max_iter=1).fit(X)
     edited(path, format=1)
     message = r"'checkpoint', format 2, but is format 1: only the version of closure-kmeans that wrote it reads it"
-    for read in (lambda path: model(checkpoint=path).fit(X), read_centers, read_progress):
+    for read in (lambda path: model(checkpoint=path).fit(X), read_centers, read_status):
         with pytest.raises(FileFormatError, match=message):
             read(path)
 
@@ -253,7 +253,7 @@ def test_a_full_disk_does_not_end_the_fit(tmp_path, monkeypatch):
     def fail(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_files.os, "fsync", fail)
+    monkeypatch.setattr(files.os, "fsync", fail)
     with pytest.warns(RuntimeWarning, match=r"goes on without a new checkpoint: .* could not be written: No space"):
         fitted = model(checkpoint=tmp_path).fit(X)
     check_same(fitted, model().fit(X))

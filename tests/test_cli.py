@@ -17,12 +17,12 @@ from click.testing import CliRunner
 from numba import config
 
 from closure_kmeans import ClosureKMeans, Iteration, __version__, cli, load, metrics
-from closure_kmeans._compiler import LOGGER, WATCH, say
-from closure_kmeans._kernels import kernel
 from closure_kmeans.cli.common import duration
 from closure_kmeans.cli.progress import Progress, clock, seconds_left
+from closure_kmeans.compiler import LOGGER, WATCH, say
 from closure_kmeans.datasets import load_sift
-from closure_kmeans.retrieval._kernels import end_of_run
+from closure_kmeans.kernels import kernel
+from closure_kmeans.retrieval.kernels import end_of_run
 from closure_kmeans.storage import model_size
 from closure_kmeans.vectors import open_vectors, save_vectors
 
@@ -509,7 +509,7 @@ def full_disk(tmp_path, monkeypatch):
     """A folder with room for 60 kB."""
     (tmp_path / "disk").mkdir()
     usage = shutil.disk_usage(tmp_path)._replace(free=61_440)
-    monkeypatch.setattr("closure_kmeans._files.shutil.disk_usage", lambda folder: usage)
+    monkeypatch.setattr("closure_kmeans.files.shutil.disk_usage", lambda folder: usage)
     return tmp_path / "disk"
 
 
@@ -707,11 +707,11 @@ def test_doctor_looks_at_the_cache(run, monkeypatch, tmp_path):
     assert (facts["kernel cache writable"], facts["kernels compiled"]) == (True, False)
     kernel(end_of_run.py_func)(np.array([2, 2, 5]), 0)
     assert json.loads(run("doctor", "--json").stdout)["kernels compiled"] is True
-    monkeypatch.setattr("closure_kmeans._cache.os.access", lambda *_: False)
+    monkeypatch.setattr("closure_kmeans.cache.os.access", lambda *_: False)
     read_only = run("doctor", "--json")
     assert read_only.exit_code == 0  # kernels that root has compiled will do
     assert json.loads(read_only.stdout)["kernel cache writable"] is False
-    monkeypatch.setattr("closure_kmeans._cache.STAMP", bytes(32))  # those of another version will not
+    monkeypatch.setattr("closure_kmeans.cache.STAMP", bytes(32))  # those of another version will not
     sick = run("doctor")
     assert sick.exit_code == 1
     assert "set NUMBA_CACHE_DIR to a folder that you, and nobody else, can write to" in sick.output

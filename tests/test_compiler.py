@@ -9,10 +9,10 @@ from numba import njit
 from numba.core import event
 
 from closure_kmeans import ClosureKMeans
-from closure_kmeans._compiler import WATCH, CompilerTime
-from closure_kmeans._parallel import Threads
+from closure_kmeans.compiler import WATCH, CompilerTime
+from closure_kmeans.parallel import Threads
 from closure_kmeans.recorder import Recorder
-from closure_kmeans.retrieval import _kernels
+from closure_kmeans.retrieval import kernels
 
 WORDS = np.array([2, 2, 5])
 
@@ -36,7 +36,7 @@ event.Listener.register(Interrupter)
     ("signals", "waits"), [([signal.SIGINT], True), ([signal.SIGTERM], True), ([signal.SIGINT, signal.SIGINT], False)]
 )
 def test_an_interrupt_waits_until_the_kernel_is_compiled(signals, waits, caplog):
-    kernel = njit(_kernels.end_of_run.py_func)
+    kernel = njit(kernels.end_of_run.py_func)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with event.install_listener("numba:compile", Interrupter(*signals)), pytest.raises(KeyboardInterrupt):
@@ -64,7 +64,7 @@ def test_what_others_compile_is_interrupted_at_once(module):
 
 
 def test_kernels_compile_in_other_threads():
-    kernel = njit(_kernels.end_of_run.py_func)
+    kernel = njit(kernels.end_of_run.py_func)
     found = []
     thread = threading.Thread(target=lambda: found.append(kernel(WORDS, 0)))
     thread.start()
@@ -89,7 +89,7 @@ def test_compiling_is_said_once_and_timed(in_main_thread, monkeypatch, caplog):
     monkeypatch.setattr(WATCH, "_said", False)
     compiling = CompilerTime()
     for _ in range(2):
-        compiled = njit(_kernels.end_of_run.py_func)
+        compiled = njit(kernels.end_of_run.py_func)
         if in_main_thread:
             compiled(WORDS, 0)
         else:

@@ -20,14 +20,14 @@ from sklearn.base import clone
 
 import closure_kmeans
 from closure_kmeans import ClosureKMeans
-from closure_kmeans._environment import environment
-from closure_kmeans._parallel import Threads
 from closure_kmeans.cli import main as commands
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans, layout, passes
 from closure_kmeans.distributed.cluster import MERGED_TOGETHER, Cluster, local_cluster, plan_merges
 from closure_kmeans.distributed.driver import FEWEST_MERGED, MERGED_BYTES, count_merged
 from closure_kmeans.distributed.files import FIT, fit_folder, shared_folder
+from closure_kmeans.environment import environment
+from closure_kmeans.parallel import Threads
 from closure_kmeans.slabs import Totals, nearest_cells
 from closure_kmeans.vectors import save_vectors
 
@@ -460,7 +460,7 @@ def test_rows_without_a_direction(shards, threads):
 @pytest.mark.parametrize("name", ["sorted/000000", "labels/000003/000001", "centers/000002"])
 def test_storage_that_fills(X, threads, monkeypatch, tmp_path, name):
     """The error names the file; with room again the fit goes on."""
-    replacing = closure_kmeans._files.replacing
+    replacing = closure_kmeans.files.replacing
 
     def fill(path):
         if name in str(path):
@@ -470,7 +470,7 @@ def test_storage_that_fills(X, threads, monkeypatch, tmp_path, name):
     expected = bits(new_model(threads, max_iter=4).fit(X))
     with monkeypatch.context() as patch:
         patch.setattr("closure_kmeans.vectors.binary.replacing", fill)
-        patch.setattr("closure_kmeans._tensors.replacing", fill)
+        patch.setattr("closure_kmeans.tensors.replacing", fill)
         with pytest.raises(OSError, match=f"{name}.* could not be written: No space left on device"):
             new_model(threads, max_iter=4, storage=tmp_path / "fit").fit(X)
     assert bits(new_model(threads, max_iter=4, storage=tmp_path / "fit").fit(X)) == expected

@@ -41,7 +41,7 @@ def run(command):
 def follow(page):
     """Do what a page says, one example after the other; the names that its Python has in the end.
 
-    Commands of pages that speak of the reader's own files are tested in test_cli.py and test_retrieval.py.
+    Commands of pages that speak of the reader's own files are tested in test_cli.py and test_cli_retrieval.py.
     """
     names = {}
     for language, text in blocks(page):

@@ -19,7 +19,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from closure_kmeans import ClosureKMeans, Iteration, base, closure, recorder
-from closure_kmeans._parallel import Threads
 from closure_kmeans.baselines import (
     ApproximateKMeans,
     CanopyKMeans,
@@ -31,6 +30,7 @@ from closure_kmeans.baselines import (
     hierarchical,
 )
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import arrange_points
 
 EXPECTED_FAILURES = {
@@ -282,8 +282,8 @@ def test_the_paper_is_one_call():
         {"neighborhoods": "kept", "adaptive": False, "max_trees": 3},
         {"rule": "lloyd"},
         {"extrapolate": False},
-        {"n_jobs": -1},
-        {"n_jobs": -100},
+        {"n_threads": -1},
+        {"n_threads": -100},
         {"max_time": 1000.0},
         {"target_accuracy": 1},
         {"target_accuracy": 0.0},
@@ -400,11 +400,11 @@ ASSIGNMENTS = {
 }
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize(("where", "n_done"), [("callback", 3), ("assignment", 2)])
 @pytest.mark.parametrize("method", METHODS)
-def test_an_interrupt_leaves_the_best_state_so_far(X, monkeypatch, method, where, n_done, n_jobs):
-    model = METHODS[method](random_state=0, n_jobs=n_jobs)
+def test_an_interrupt_leaves_the_best_state_so_far(X, monkeypatch, method, where, n_done, n_threads):
+    model = METHODS[method](random_state=0, n_threads=n_threads)
     expected = clone(model).set_params(callback=lambda record: record.iteration == n_done).fit(X)
     if where == "callback":
         model.set_params(callback=interrupt_after(2, lambda record: None))
@@ -473,7 +473,7 @@ def test_predict_is_exact_and_a_function_of_the_row(fitted_by_any, dtype):
 def test_predict_decides_ties_the_same_way_in_any_batch():
     """On a grid with centres on the grid most rows have several nearest centres."""
     grid = np.stack(np.meshgrid(np.arange(20.0), np.arange(20.0)), axis=-1).reshape(-1, 2)
-    model = ClosureKMeans(40, init=grid[::10], max_iter=1, n_jobs=1).fit(grid)
+    model = ClosureKMeans(40, init=grid[::10], max_iter=1, n_threads=1).fit(grid)
     model.cluster_centers_ = grid[::10].copy()
     labels = model.predict(grid)
     np.testing.assert_array_equal(labels, reference.search_nearest(grid, grid[::10])[0])
@@ -578,7 +578,7 @@ def test_no_widened_copy_of_the_whole(tmp_path, dtype):
     rows = np.random.default_rng(0).integers(0, 100, (n, d), np.uint8).astype(dtype)
     np.save(tmp_path / "rows.npy", rows)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
-    model = ClosureKMeans(100, max_iter=2, random_state=0, n_jobs=1)
+    model = ClosureKMeans(100, max_iter=2, random_state=0, n_threads=1)
     blocks = 30e6
     assert blocks < n * d * 4 / 2
     assert peak_memory(model.fit, mapped) < rows.nbytes + blocks
@@ -607,7 +607,7 @@ def test_pickle_and_clone(fitted_by_any, X):
 
 
 def test_two_fits_in_two_threads_are_as_alone(X):
-    models = [ClosureKMeans(50, random_state=0, n_jobs=2), ClosureKMeans.paper(60, random_state=1, n_jobs=2)] * 3
+    models = [ClosureKMeans(50, random_state=0, n_threads=2), ClosureKMeans.paper(60, random_state=1, n_threads=2)] * 3
     alone = [clone(model).fit(X) for model in models]
     with ThreadPoolExecutor(2) as pool:
         together = list(pool.map(lambda model: clone(model).fit(X), models))
@@ -618,7 +618,7 @@ def test_two_fits_in_two_threads_are_as_alone(X):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_fork_after_fit(X, fitted):
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        results = pool.map_async(clone(fitted).set_params(n_jobs=2).fit, [X, X]).get(timeout=120)
+        results = pool.map_async(clone(fitted).set_params(n_threads=2).fit, [X, X]).get(timeout=120)
         labels = pool.apply_async(fitted.predict, [X]).get(timeout=120)
     assert all(same(result, fitted) for result in results)
     np.testing.assert_array_equal(labels, fitted.predict(X))

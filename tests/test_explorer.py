@@ -21,7 +21,7 @@ from pyarrow import parquet
 from closure_kmeans import ClosureKMeans, Iteration, cli, load
 from closure_kmeans.explorer import budget, charts, pictures
 from closure_kmeans.explorer.catalog import Catalog
-from closure_kmeans.explorer.centers import closest_distances, map_centers
+from closure_kmeans.explorer.centers import closest_distances, project
 from closure_kmeans.explorer.fit import fit_of_checkpoint, fit_of_model
 from closure_kmeans.explorer.metadata import Metadata
 from closure_kmeans.explorer.pictures import array_pictures, draw_vector, open_pictures
@@ -41,7 +41,7 @@ def catalog():
 
 @pytest.fixture(scope="module")
 def model():
-    return ClosureKMeans(n_clusters=10, random_state=0, n_jobs=1).fit(make_rows())
+    return ClosureKMeans(n_clusters=10, random_state=0, n_threads=1).fit(make_rows())
 
 
 # -- the catalogue -----------------------------------------------------------------------------------------------------
@@ -173,11 +173,11 @@ def test_closest_centers_of_very_many(monkeypatch):
 
 def test_the_map_holds_the_centers():
     centers = np.random.default_rng(0).normal(0, 1, (500, 8))
-    places = map_centers(centers)
+    places = project(centers)
     assert ((places >= -0.2) & (places <= 1.2)).all()
     assert np.ptp(places, axis=0).max() > 0.9
-    assert np.isfinite(map_centers(np.ones((1, 3)))).all()
-    assert np.isfinite(map_centers(np.ones((5, 1)))).all()
+    assert np.isfinite(project(np.ones((1, 3)))).all()
+    assert np.isfinite(project(np.ones((5, 1)))).all()
 
 
 # -- metadata ----------------------------------------------------------------------------------------------------------

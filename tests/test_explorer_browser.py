@@ -5,19 +5,16 @@ It needs Playwright and a Chromium: the one of the system, or the one that CLOSU
 
 import os
 import shutil
-from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from closure_kmeans.checkpoint import FILE_NAME
 from closure_kmeans.explorer.app import make_app
-from closure_kmeans.explorer.fit import fit_of_checkpoint, fit_of_model
+from closure_kmeans.explorer.fit import fit_of_checkpoint
 from closure_kmeans.explorer.queries import Searches
 from closure_kmeans.explorer.server import running
 from tests.explorer_data import make_catalog, make_index, make_rows, write_photos
 
-ROOT = Path(__file__).parents[1]
 CHROMIUM = os.environ.get("CLOSURE_KMEANS_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
@@ -293,30 +290,3 @@ def test_a_fit_is_seen_while_it_runs(browser, url, folder):
     assert page.evaluate("document.activeElement.textContent") == "Against iterations"
     assert (folder / "ck" / FILE_NAME).exists()
     page.close()
-
-
-def test_the_benchmark_of_the_pages(browser, searches):
-    pages = pytest.importorskip("benchmarks.pages", reason="the benchmarks are not part of the source distribution")
-    found = pages.measure(make_catalog(), browser, searches)
-    assert set(found["pages"]) == {*pages.PAGES, *pages.QUERY_PAGES}
-    assert len(found["frames"]) > 1
-
-
-def test_the_pictures_in_the_docs_can_be_taken(browser, tmp_path):
-    """Each is taken by the script again, in the size that it has there."""
-    screenshots = pytest.importorskip(
-        "benchmarks.screenshots", reason="the benchmarks are not part of the source distribution"
-    )
-    for name in ("photos", "uploads"):
-        (tmp_path / name).mkdir()
-    screenshots.write_photos(tmp_path / "photos")
-    searches = Searches(make_index(tmp_path / "photos"), "photos.index", tmp_path / "uploads")
-    catalog = make_catalog(pictures=False, metadata=False)
-    with running(make_app(catalog, searches, lambda: fit_of_model(catalog.model))) as url:
-        unseen = [shot._replace(point=None) for shot in screenshots.SHOTS]  # other clusters lie there
-        screenshots.take(unseen, browser, url, searches, tmp_path)
-    there = sorted((ROOT / "docs" / "images").glob("explorer-*"))
-    assert [path.name for path in there] == sorted(shot.file for shot in screenshots.SHOTS)
-    for path in there:
-        with Image.open(tmp_path / path.name) as taken, Image.open(path) as shown:
-            assert taken.size == shown.size, path.name

@@ -235,7 +235,7 @@ def test_pictures_without_features(detector, shape):
 @given(height=integers(1, 70), width=integers(1, 70), seed=integers(0, 99), name=sampled_from(sorted(EXTRACTORS)))
 def test_small_pictures_of_noise(height, width, seed, name):
     noise = np.random.default_rng(seed).integers(0, 256, (height, width), np.uint8)
-    result = EXTRACTORS[name]([noise], n_jobs=1)
+    result = EXTRACTORS[name]([noise], n_threads=1)
     assert not result.skipped
     assert np.isfinite(result[0]).all()
 
@@ -260,7 +260,7 @@ def test_keypoints_are_those_of_the_full_picture(detector, max_side):
 @pytest.mark.parametrize("name", EXTRACTORS)
 def test_the_same_on_any_number_of_threads(name):
     images = [drawn(seed, 80, 100) for seed in range(40)] * 4
-    results = [EXTRACTORS[name](images, n_jobs=n_jobs) for n_jobs in (1, 2, 5)]
+    results = [EXTRACTORS[name](images, n_threads=n_threads) for n_threads in (1, 2, 5)]
     assert same(results[0], results[1])
     assert same(results[0], results[2])
 
@@ -376,16 +376,16 @@ class Lazy:
         return picture
 
 
-@pytest.mark.parametrize("n_jobs", [1, 3])
-def test_few_pictures_are_in_memory_at_a_time(n_jobs):
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_few_pictures_are_in_memory_at_a_time(n_threads):
     images = Lazy(400)
-    local_features(images, n_jobs=n_jobs)
-    assert images.most <= 2 * n_jobs
+    local_features(images, n_threads=n_threads)
+    assert images.most <= 2 * n_threads
 
 
-@pytest.mark.parametrize("n_jobs", [1, 3])
+@pytest.mark.parametrize("n_threads", [1, 3])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_interrupts_end_the_call_and_lift_the_limits(n_jobs, error, monkeypatch):
+def test_interrupts_end_the_call_and_lift_the_limits(n_threads, error, monkeypatch):
     def interrupted(picture, size):
         seen.append(cv2.getNumThreads())
         if len(seen) > 20:
@@ -398,7 +398,7 @@ def test_interrupts_end_the_call_and_lift_the_limits(n_jobs, error, monkeypatch)
     cv2.setNumThreads(2)
     try:
         with pytest.raises(error):
-            hog(PICTURES * 100, n_jobs=n_jobs)
+            hog(PICTURES * 100, n_threads=n_threads)
         assert cv2.getNumThreads() == 2
     finally:
         cv2.setNumThreads(before)
@@ -419,7 +419,7 @@ def test_interrupts_end_the_call_and_lift_the_limits(n_jobs, error, monkeypatch)
         ({"images": [None]}, TypeError, "image 0 must be a path or an array, got NoneType"),
         ({"images": "nowhere.png"}, ValueError, "'nowhere.png' must be a file, but there is none"),
         ({"on_error": "ignore"}, ValueError, "on_error must be one of 'raise', 'skip', got 'ignore'"),
-        ({"n_jobs": 0}, ValueError, "n_jobs must not be 0"),
+        ({"n_threads": 0}, ValueError, "n_threads must not be 0"),
         ({"verbose": -1}, ValueError, "verbose must be at least 0, got -1"),
         ({"max_pixels": 0}, ValueError, "max_pixels must be at least 1, got 0"),
     ],

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import config, njit
 
-from closure_kmeans import _kernels
-from closure_kmeans._instructions import (
+from closure_kmeans import kernels
+from closure_kmeans.clusters import Clusters
+from closure_kmeans.datasets import load_sift
+from closure_kmeans.instructions import (
     GROUP,
     TILE_ROWS,
     VECTOR_BYTES,
@@ -26,11 +28,9 @@ from closure_kmeans._instructions import (
     take_lowest,
     turn_rows,
 )
-from closure_kmeans.clusters import Clusters
-from closure_kmeans.datasets import load_sift
-from closure_kmeans.partition import RandomPartition
 from closure_kmeans.points import Points, precision
 from closure_kmeans.quantizer import Cells, sketch
+from closure_kmeans.trees import RandomPartition
 
 pytestmark = pytest.mark.kernels
 
@@ -87,16 +87,16 @@ def test_widen_every_finite_float16():
     bits = np.arange(2**16).astype(np.uint16)
     bits = bits[np.isfinite(bits.view(np.float16))].reshape(1, -1)
     out = np.empty(bits.shape, np.float32)
-    _kernels.load_row(bits, 0, np.zeros_like(out[0]), out, 0)
+    kernels.load_row(bits, 0, np.zeros_like(out[0]), out, 0)
     np.testing.assert_array_equal(out, reference.widen(bits))
-    assert _kernels.widen(np.uint16(0x8001)) == -(2.0**-24)
+    assert kernels.widen(np.uint16(0x8001)) == -(2.0**-24)
 
 
 @every_dtype
 def test_load_row(dtype):
     points = make_points(np.random.default_rng(0), dtype)
     out = np.zeros((3, 5), points.mean.dtype)
-    norm = _kernels.load_row(points.rows, 7, points.mean, out, 1)
+    norm = kernels.load_row(points.rows, 7, points.mean, out, 1)
     expected = reference.load_row(points.rows, 7, points.mean)
     assert_close(out[1], expected, dtype, 100)
     assert_close(norm, expected @ expected, dtype, 100)
@@ -115,8 +115,8 @@ def test_measure_rows(dtype, other):
     out, norms = np.empty(rows.shape, mean.dtype), np.empty(5, mean.dtype)
     in_bytes = np.empty(rows.shape, np.uint8)
     with np.errstate(over="ignore", invalid="ignore"):
-        fits = _kernels.measure_rows(rows, mean, out, norms, in_bytes)
-        assert not _kernels.measure_rows(rows, mean, out, norms, in_bytes[:0])
+        fits = kernels.measure_rows(rows, mean, out, norms, in_bytes)
+        assert not kernels.measure_rows(rows, mean, out, norms, in_bytes[:0])
     assert fits == reference.are_bytes(rows)
     if fits:
         np.testing.assert_array_equal(in_bytes, rows)
@@ -135,7 +135,7 @@ def test_sample_rows_reads_the_draws_from_a_place_of_its_own():
     node, draws = rng.permutation(60)[:20], np.append(rng.random(10), [0.0, np.nextafter(1, 0)])
     for place in (0, 8, 31):
         sample = np.empty((6, 5))
-        _kernels.sample_rows(points.rows, points.mean, node, draws, place, sample)
+        kernels.sample_rows(points.rows, points.mean, node, draws, place, sample)
         expected = reference.sample_rows(points.rows, points.mean, node, draws, place, 6)
         np.testing.assert_array_equal(sample, expected)
 
@@ -144,16 +144,16 @@ def test_sample_rows_reads_the_draws_from_a_place_of_its_own():
 @pytest.mark.parametrize("shape", [(1, 3), (3, 1), (8, 5), (32, 16)])
 def test_principal_direction_is_that_of_a_few_lanczos_steps(dtype, shape):
     sample = np.random.default_rng(0).normal(3, 1, shape).astype(dtype)
-    expected = reference.lanczos_direction(sample.astype(np.float64), _kernels.LANCZOS_STEPS)
+    expected = reference.lanczos_direction(sample.astype(np.float64), kernels.LANCZOS_STEPS)
     direction, products = np.empty(shape[1], dtype), np.empty(shape[0], dtype)
-    _kernels.principal_direction(sample, direction, products)
+    kernels.principal_direction(sample, direction, products)
     unit = direction / max(np.linalg.norm(direction), np.finfo(dtype).tiny)
     assert_close(unit, expected, dtype, 100 * np.abs(expected).max())
 
 
 def test_principal_direction_of_equal_rows_is_zero():
     direction, products = np.ones(3), np.empty(4)
-    _kernels.principal_direction(np.full((4, 3), 7.0), direction, products)
+    kernels.principal_direction(np.full((4, 3), 7.0), direction, products)
     np.testing.assert_array_equal(direction, 0)
 
 
@@ -177,7 +177,7 @@ def test_few_lanczos_steps_are_as_good_as_many():
     for node in nodes_to_split():
         sample = node[rng.integers(len(node), size=32)]
         few, products = np.empty(16), np.empty(32)
-        _kernels.principal_direction(sample.copy(), few, products)
+        kernels.principal_direction(sample.copy(), few, products)
         many, anything = reference.principal_direction(sample), rng.normal(size=16)
         directions = [direction / np.linalg.norm(direction) for direction in (few, many, anything)]
         halves = [np.argsort(np.argsort(node @ direction)) // 64 for direction in directions]
@@ -195,7 +195,7 @@ def test_few_lanczos_steps_are_as_good_as_many():
 def test_asking_for_a_row_changes_nothing(dtype, d):
     rows = make_points(np.random.default_rng(0), dtype, d=d).rows
     before = rows.copy()
-    _kernels.fetch_row(rows, 59)
+    kernels.fetch_row(rows, 59)
     np.testing.assert_array_equal(rows, before)
 
 
@@ -205,13 +205,13 @@ def test_project(dtype):
     points = make_points(rng, dtype)
     node, direction = rng.permutation(60)[:20], rng.normal(size=5).astype(points.mean.dtype)
     values = np.empty(20, points.mean.dtype)
-    _kernels.project(points.rows, points.mean, node, direction, values)
+    kernels.project(points.rows, points.mean, node, direction, values)
     assert_close(values, reference.project(points.rows, points.mean, node, direction), dtype, 100)
 
 
 def check_select_rank(values, rank):
     before = values.copy()
-    found = _kernels.select_rank(values, rank, np.empty_like(values), np.empty_like(values))
+    found = kernels.select_rank(values, rank, np.empty_like(values), np.empty_like(values))
     assert found == reference.select_rank(values, rank)
     np.testing.assert_array_equal(values, before)
 
@@ -222,7 +222,7 @@ def test_select_rank(dtype, values, data):
     check_select_rank(np.array(values, dtype), data.draw(st.integers(0, len(values) - 1)))
 
 
-@pytest.mark.parametrize("size", [200, _kernels.MANY_VALUES, 2000])
+@pytest.mark.parametrize("size", [200, kernels.MANY_VALUES, 2000])
 @pytest.mark.parametrize(
     "order",
     [np.sort, lambda x: -np.sort(x), np.zeros_like, lambda x: x % 3, np.random.default_rng(0).permutation],
@@ -238,35 +238,35 @@ def test_select_rank_of_orderly_values(size, order):
 def test_select_rank_of_special_values(special, dtype):
     """No more values are below than the rank says, and nothing behind the memory is written, whatever the values."""
     rng = np.random.default_rng(0)
-    for size in (*range(1, 40), _kernels.MANY_VALUES + 7):
+    for size in (*range(1, 40), kernels.MANY_VALUES + 7):
         values = rng.normal(size=size).astype(dtype)
         values[rng.random(size) < 0.3] = special
         memory = np.full((2, size + GROUP), 7, dtype)
         for rank in (0, size // 2, size - 1):
-            found = _kernels.select_rank(values, rank, memory[0, :size], memory[1, :size])
+            found = kernels.select_rank(values, rank, memory[0, :size], memory[1, :size])
             assert (values < found).sum() <= rank
             if not np.isnan(special):
                 assert found == np.sort(values)[rank]
             assert (memory[:, size:] == 7).all()
 
 
-@pytest.mark.parametrize("size", [_kernels.MANY_VALUES, 1999])
+@pytest.mark.parametrize("size", [kernels.MANY_VALUES, 1999])
 def test_keep_around(size):
     rng = np.random.default_rng(0)
     for values in (rng.normal(size=size), rng.integers(4, size=size).astype(float), np.zeros(size)):
         for rank in (0, size // 2, size - 1):
             kept = np.empty(size)
-            n_below, n_kept = _kernels.keep_around(values, rank, kept)
-            expected_below, expected = reference.keep_around(values, rank, _kernels.RANK_SAMPLE, _kernels.RANK_MARGIN)
+            n_below, n_kept = kernels.keep_around(values, rank, kept)
+            expected_below, expected = reference.keep_around(values, rank, kernels.RANK_SAMPLE, kernels.RANK_MARGIN)
             assert n_below == expected_below
             np.testing.assert_array_equal(kept[:n_kept], expected)
-    _, n_kept = _kernels.keep_around(np.arange(float(size)), size // 2, np.empty(size))
+    _, n_kept = kernels.keep_around(np.arange(float(size)), size // 2, np.empty(size))
     assert n_kept < 0.4 * size  # or there would be no use in it
 
 
 @given(st.tuples(*[st.integers(-2, 2)] * 3))
 def test_median(values):
-    assert _kernels.median(*values) == reference.median(*values)
+    assert kernels.median(*values) == reference.median(*values)
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.data())
@@ -276,7 +276,7 @@ def test_split_stably(values, data):
     memory = np.arange(100, 100 + len(values) + GROUP, dtype=np.int32)
     node, behind = memory[: len(values)], memory[len(values) :].copy()
     expected = reference.split_stably(node, values, n_left)
-    _kernels.split_stably(node, values, np.sort(values)[n_left], n_left, np.empty_like(node))
+    kernels.split_stably(node, values, np.sort(values)[n_left], n_left, np.empty_like(node))
     np.testing.assert_array_equal(memory[len(values) :], behind)
     np.testing.assert_array_equal(node, expected)
 
@@ -293,10 +293,10 @@ def test_grow_nodes(dtype, max_depth):
     expected = members.copy()
     for low, high in pairwise(nodes):
         reference.grow_node(
-            points.rows, points.mean, expected, starts, low, high, draws, 9, _kernels.LANCZOS_STEPS, max_depth
+            points.rows, points.mean, expected, starts, low, high, draws, 9, kernels.LANCZOS_STEPS, max_depth
         )
     for first, last in ((2, 3), (0, 2)):
-        _kernels.grow_nodes(points.rows, points.mean, members, starts, nodes, draws, 9, max_depth, first, last)
+        kernels.grow_nodes(points.rows, points.mean, members, starts, nodes, draws, 9, max_depth, first, last)
     np.testing.assert_array_equal(members, expected)
 
 
@@ -311,7 +311,7 @@ def assign(points, clusters, labels, partitions, hartigan, n_blocks=2):
     for partition in partitions:
         cuts = np.linspace(0, len(partition.starts) - 1, n_blocks + 1).astype(int)
         for first, last in reversed(list(pairwise(cuts))):
-            n_pairs += _kernels.assign_leaves(
+            n_pairs += kernels.assign_leaves(
                 points, clusters, labels, partition, hartigan, new_labels, scores, first, last
             )
     return new_labels, scores, n_pairs
@@ -569,7 +569,7 @@ def test_rows_that_rounding_hides_are_compared_one_by_one(hartigan):
 def test_list_candidates():
     labels, leaf = np.array([3, 1, 4, 1, 5, 3], np.int32), np.array([5, 0, 3, 1, 2], np.int32)
     slots, candidates = np.full(6, -1, np.int32), np.empty(5, np.int32)
-    n_candidates = _kernels.list_candidates(labels, leaf, np.zeros((6, 2)), slots, candidates)
+    n_candidates = kernels.list_candidates(labels, leaf, np.zeros((6, 2)), slots, candidates)
     assert list(candidates[:n_candidates]) == reference.list_candidates(labels, leaf) == [3, 1, 4]
     assert slots.tolist() == [-1, 1, -1, 0, 2, -1]
 
@@ -654,7 +654,7 @@ def test_keep_nearest(dtype):
     products, norms = rng.normal(size=(7, 5)).astype(dtype), rng.random(20).astype(dtype)
     best, second, choice = np.full(5, -0.5, dtype), np.full(5, 0.5, dtype), np.zeros(5, np.int32)
     expected = reference.keep_nearest(products, norms, 4, best, second, choice)
-    _kernels.keep_nearest(products, norms, 4, best, second, choice)
+    kernels.keep_nearest(products, norms, 4, best, second, choice)
     for actual, wanted in zip((best, second, choice), expected, strict=True):
         np.testing.assert_allclose(actual, wanted, rtol=1e-6)
     assert 0 < np.count_nonzero(choice) < 5
@@ -664,7 +664,7 @@ def search(rows, centers):
     labels, distances = np.empty(len(rows), np.int32), np.empty(len(rows))
     norms = (centers**2).sum(axis=1)
     for first, last in ((len(rows) // 3, len(rows)), (0, len(rows) // 3)):
-        _kernels.search_nearest(rows, centers, norms, labels, distances, first, last)
+        kernels.search_nearest(rows, centers, norms, labels, distances, first, last)
     return labels, distances
 
 
@@ -686,7 +686,7 @@ def test_search_takes_the_first_of_equally_near_centers(dtype):
     centers = np.concatenate([grid[::3], grid[::-4]])
     labels, _ = search(grid, centers)
     np.testing.assert_array_equal(labels, reference.search_nearest(grid, centers)[0])
-    assert [_kernels.search_row(row, centers) for row in grid] == list(labels)
+    assert [kernels.search_row(row, centers) for row in grid] == list(labels)
 
 
 def test_search_is_exact_where_products_are_not():
@@ -702,7 +702,7 @@ def test_search_is_exact_where_products_are_not():
 
 def test_squared_distance():
     a, b = np.array([1e4, 3], np.float32), np.array([1e4 + 1, 1], np.float32)
-    assert _kernels.squared_distance(a, b) == 5
+    assert kernels.squared_distance(a, b) == 5
 
 
 # -- search among cells of centres -----------------------------------------------------------------------------------
@@ -710,7 +710,7 @@ def test_squared_distance():
 
 def take(row, middles, scores, slack, n_probes):
     chosen = np.full(n_probes, -1, np.int32)
-    _kernels.take_nearest(row, middles, scores, slack, np.empty_like(scores), np.empty_like(scores), chosen)
+    kernels.take_nearest(row, middles, scores, slack, np.empty_like(scores), np.empty_like(scores), chosen)
     return sorted(chosen)
 
 
@@ -721,7 +721,7 @@ def test_take_nearest_where_rounding_could_decide(seed, n_cells, offset, data):
     rng = np.random.default_rng(seed)
     row, middles = (offset + rng.integers(0, 3, shape).astype(np.float32) for shape in (2, (n_cells, 2)))
     norms = (middles**2).sum(axis=1)
-    slack = np.float32(_kernels.SLACK * np.finfo(np.float32).eps) * (norms.max() + (row**2).sum())
+    slack = np.float32(kernels.SLACK * np.finfo(np.float32).eps) * (norms.max() + (row**2).sum())
     scores = norms - 2 * middles @ row + rng.uniform(-0.4, 0.4, n_cells).astype(np.float32) * slack
     assert take(row, middles, scores, slack, n_probes) == sorted(reference.choose_cells(row, middles, n_probes))
 
@@ -736,7 +736,7 @@ def test_take_nearest_at_the_edge_of_the_slack():
 def make_cells(rng, dtype, k=40, n_cells=7, d=3, whole=False, scale=1, n_axes=0):
     centers = (rng.integers(0, 4, (k, d)) if whole else rng.normal(0, scale, (k, d))).astype(dtype)
     labels = make_labels(rng, k, n_cells)
-    members, starts = _kernels.group_by_label(labels, n_cells)
+    members, starts = kernels.group_by_label(labels, n_cells)
     middles = np.array([centers[labels == cell].mean(axis=0) for cell in range(n_cells)], dtype)
     centers, axes = centers[members], np.linalg.qr(rng.normal(size=(d, d)))[0][:, :n_axes]
     sketches = sketch(centers, axes)
@@ -753,20 +753,20 @@ def search_cells(rows, cells, n_probes, parts=((0, 7),)):
     nearest = np.empty(n, np.int32)
     known, offsets = np.empty((2, n))
     for first, last in ranges:
-        _kernels.choose_cells(rows, cells, chosen, first, last)
-        _kernels.bound_rows(rows, sketches, cells, chosen, nearest, known, offsets, first, last)
+        kernels.choose_cells(rows, cells, chosen, first, last)
+        kernels.bound_rows(rows, sketches, cells, chosen, nearest, known, offsets, first, last)
     for row, own, begin, distance in zip(rows, chosen, nearest, known, strict=True):
         assert sorted(own) == sorted(reference.choose_cells(row, cells.middles, n_probes))
         assert cells.starts[own[0]] <= begin < cells.starts[own[0] + 1]
         assert distance == pytest.approx(reference.squared_distances([row], cells.centers[[begin]])[0, 0])
-    visits, starts = _kernels.group_by_label(chosen.ravel(), len(cells.middles))
+    visits, starts = kernels.group_by_label(chosen.ravel(), len(cells.middles))
     best, choice = (np.tile(begin, (len(parts), 1)) for begin in (known, nearest))
     for part, (first, last) in enumerate(parts):
         out = best[part], choice[part]
-        _kernels.visit_cells(rows, sketches, cells, visits // n_probes, starts, offsets, *out, first, last)
+        kernels.visit_cells(rows, sketches, cells, visits // n_probes, starts, offsets, *out, first, last)
     labels, distances = np.empty(n, np.int32), np.empty(n)
     for first, last in ranges:
-        _kernels.settle_rows(cells, best, choice, labels, distances, first, last)
+        kernels.settle_rows(cells, best, choice, labels, distances, first, last)
     return labels, distances
 
 
@@ -794,7 +794,7 @@ def test_search_several(dtype, whole, n_probes, n_nearest):
     rows = (rng.integers(0, 4, (50, 3)) if whole else rng.normal(size=(50, 3))).astype(dtype)
     labels, distances = np.empty((50, n_nearest), np.int32), np.empty((50, n_nearest))
     for first, last in ((20, 50), (0, 20)):
-        _kernels.search_several(rows, cells, n_probes, labels, distances, first, last)
+        kernels.search_several(rows, cells, n_probes, labels, distances, first, last)
     expected_labels, expected_distances = reference.search_several(rows, cells, n_probes, n_nearest)
     np.testing.assert_array_equal(labels, expected_labels)
     np.testing.assert_allclose(distances, expected_distances, rtol=1e-12)
@@ -807,13 +807,13 @@ def test_search_several(dtype, whole, n_probes, n_nearest):
 def test_is_nearer(best, choice):
     """A centre at distance 4, which is of the second lowest id."""
     ids = np.array([3, 5, 9], np.int32)
-    assert _kernels.is_nearer(4.0, 1, best, choice, ids) == ((best, ids[choice]) > (4.0, 5))
+    assert kernels.is_nearer(4.0, 1, best, choice, ids) == ((best, ids[choice]) > (4.0, 5))
 
 
 @both_precisions
 def test_plain_distance(dtype):
     a, b = np.random.default_rng(0).normal(size=(2, 9)).astype(dtype)
-    assert _kernels.plain_distance(a, b) == pytest.approx(reference.squared_distances([a], [b])[0, 0], rel=1e-6)
+    assert kernels.plain_distance(a, b) == pytest.approx(reference.squared_distances([a], [b])[0, 0], rel=1e-6)
 
 
 @pytest.mark.parametrize("d", [64, 384])
@@ -833,7 +833,7 @@ def test_search_cells_where_all_is_rounded_the_same_way(d):
 def test_insert_nearest(pairs):
     labels, distances = np.full(4, -1, np.int32), np.full(4, np.inf)
     for distance, label in pairs:
-        _kernels.insert_nearest(float(distance), label, labels, distances)
+        kernels.insert_nearest(float(distance), label, labels, distances)
     expected = sorted(pairs)[:4]
     assert list(zip(distances, labels, strict=True))[: len(expected)] == expected
     assert (labels[len(expected) :] == -1).all()
@@ -863,7 +863,7 @@ def test_search_cells_where_products_overflow(value, n_axes):
 
 def test_group_by_label():
     for labels in ([2, 0, 2, 5, 0, 2], [0], [5, 5, 5]):
-        members, starts = _kernels.group_by_label(np.array(labels, np.int32), 6)
+        members, starts = kernels.group_by_label(np.array(labels, np.int32), 6)
         expected_members, expected_starts = reference.group_by_label(labels, 6)
         np.testing.assert_array_equal(members, expected_members)
         np.testing.assert_array_equal(starts, expected_starts)
@@ -883,7 +883,7 @@ def test_update_clusters(dtype, weighted):
     clusters = Clusters(old.copy(), (old**2).sum(axis=1), *np.zeros((3, 10)))
     chosen = rng.permutation(10)
     for first, last in ((6, 10), (0, 6)):
-        _kernels.update_clusters(points, *_kernels.group_by_label(labels, 10), clusters, chosen, first, last)
+        kernels.update_clusters(points, *kernels.group_by_label(labels, 10), clusters, chosen, first, last)
 
     centers, sizes, errors = reference.update_clusters(*numbers(points), labels, old)
     assert_close(clusters.centers, centers, dtype, 100)

@@ -6,7 +6,7 @@ import reference
 from test_kernels import make_partition
 
 from closure_kmeans import metrics
-from closure_kmeans.partition import RandomPartition
+from closure_kmeans.trees import RandomPartition
 
 X = np.array([[0.0, 0.0], [1.0, 0.0], [4.0, 0.0], [9.0, 0.0]])
 CENTERS = np.array([[0.0, 0.0], [4.0, 3.0], [10.0, 0.0]])
@@ -21,7 +21,7 @@ def test_distances(dtype):
     labels, distances = metrics.exact_labels(X.astype(dtype), CENTERS)
     assert labels.tolist() == [0, 0, 1, 2]
     assert distances == pytest.approx([0, 1, 9, 1], abs=1e-5)
-    assert metrics.distortion(X.astype(dtype), CENTERS, n_jobs=2) == pytest.approx(11 / 4)
+    assert metrics.distortion(X.astype(dtype), CENTERS, n_threads=2) == pytest.approx(11 / 4)
     assert metrics.squared_distances(X.astype(dtype), CENTERS, [1, 1, 0, 2]) == pytest.approx([25, 18, 16, 1], rel=1e-5)
 
 

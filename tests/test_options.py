@@ -107,7 +107,7 @@ def test_small_clusters_of_directions(memory_limit):
 
 
 def test_cosine_is_the_same_on_any_number_of_threads(X):
-    one, two = (ClosureKMeans(200, metric="cosine", random_state=0, n_jobs=n_jobs).fit(X) for n_jobs in (1, 2))
+    one, two = (ClosureKMeans(200, metric="cosine", random_state=0, n_threads=n_threads).fit(X) for n_threads in (1, 2))
     assert bits(one) == bits(two)
 
 

@@ -7,8 +7,8 @@ import pytest
 import reference
 
 from closure_kmeans import ClosureKMeans, base, closure, quantizer
-from closure_kmeans._parallel import Threads
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.parallel import Threads
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_a_label_is_a_function_of_the_row(fitted, dtype):
         parts = [fitted.predict(rows[first : first + batch]) for first in range(0, len(rows), batch)]
         np.testing.assert_array_equal(np.concatenate(parts), labels)
     np.testing.assert_array_equal(fitted.predict(rows[::-1]), labels[::-1])
-    copy = pickle.loads(pickle.dumps(fitted)).set_params(n_jobs=3)
+    copy = pickle.loads(pickle.dumps(fitted)).set_params(n_threads=3)
     np.testing.assert_array_equal(copy.predict(rows), labels)
 
 
@@ -119,10 +119,10 @@ def test_sketches_are_used_where_they_pay(n_features):
 
 
 @pytest.mark.usefixtures("many_centers")
-@pytest.mark.parametrize("n_jobs", [1, 2, 3])
-def test_sketches_change_nothing_but_the_time(fitted, monkeypatch, n_jobs):
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_sketches_change_nothing_but_the_time(fitted, monkeypatch, n_threads):
     rows = np.concatenate([load_sift()[10_000:16_000], np.zeros((9, 128), np.uint8), load_sift()[:300, ::-1]])
-    model = pickle.loads(pickle.dumps(fitted)).set_params(n_jobs=n_jobs)
+    model = pickle.loads(pickle.dumps(fitted)).set_params(n_threads=n_threads)
     labels, distances = model._nearest(rows)
     assert model._cells[np.float32].sketches.shape[1] < 128
     monkeypatch.setattr(quantizer, "choose_axes", lambda centers: np.empty((centers.shape[1], 0)))

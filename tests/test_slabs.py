@@ -14,10 +14,10 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from closure_kmeans import ClosureKMeans, _kernels, layout, slabs
-from closure_kmeans._parallel import Threads
+from closure_kmeans import ClosureKMeans, kernels, layout, slabs
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points
 from closure_kmeans.vectors import open_vectors, save_vectors
 
@@ -87,8 +87,8 @@ def test_the_distortion_never_rises(seed, n, d, dtype, metric, repeated, weighte
 def test_the_same_bits_on_any_number_of_threads(X, metric):
     memory = limit(X, 7, None if metric == "euclidean" else 4)
     models = [
-        ClosureKMeans(500, metric=metric, memory_limit=memory, random_state=0, max_iter=5, n_jobs=n_jobs).fit(X)
-        for n_jobs in (1, 2, 3)
+        ClosureKMeans(500, metric=metric, memory_limit=memory, random_state=0, max_iter=5, n_threads=n_threads).fit(X)
+        for n_threads in (1, 2, 3)
     ]
     assert bits(models[0]) == bits(models[1]) == bits(models[2])
 
@@ -139,8 +139,8 @@ def test_files(X, dtype, tmp_path):
     model = ClosureKMeans(100, memory_limit=limit(X, 5), random_state=0, max_iter=4)
     expected = bits(model.fit(X))
     for name in ("rows.npy", "shards", "rows.parquet", "rows.h5"):
-        for n_jobs in (1, 4):
-            assert bits(model.set_params(n_jobs=n_jobs).fit(open_vectors(tmp_path / name))) == expected
+        for n_threads in (1, 4):
+            assert bits(model.set_params(n_threads=n_threads).fit(open_vectors(tmp_path / name))) == expected
 
 
 def test_starts_from_centers_and_models(X):
@@ -279,12 +279,12 @@ def test_sums_over_parts_are_the_update(weighted):
     totals = slabs.Totals(np.zeros((k, 3)), np.zeros(k), np.zeros(k))
     for part in (slice(0, 25), slice(25, 60)):
         points = Points(rows[part], mean, weights[part] if weighted else weights, rows[part], mean)
-        members, starts = _kernels.group_by_label(labels[part], k)
+        members, starts = kernels.group_by_label(labels[part], k)
         for j in range(k):
-            _kernels.add_to_totals(points, members, starts, totals, j, j + 1)
+            kernels.add_to_totals(points, members, starts, totals, j, j + 1)
     clusters = Clusters(np.full((k, 3), 9.0), np.zeros(k), np.ones(k), np.ones(k), np.zeros(k))
-    _kernels.finish_clusters(totals, clusters, 0, 2)
-    _kernels.finish_clusters(totals, clusters, 2, k)
+    kernels.finish_clusters(totals, clusters, 0, 2)
+    kernels.finish_clusters(totals, clusters, 2, k)
     weights = weights if weighted else np.ones(60)
     centers, sizes, errors = reference.update_clusters(rows - mean, weights, labels, np.full((k, 3), 9.0))
     np.testing.assert_allclose(clusters.centers, centers)

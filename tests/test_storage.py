@@ -14,10 +14,10 @@ from safetensors.numpy import load_file, save_file
 from sklearn.exceptions import NotFittedError
 
 import closure_kmeans
-from closure_kmeans import ClosureKMeans, _files, load, quantizer, storage
-from closure_kmeans._files import unfinished
-from closure_kmeans._tensors import KEY
+from closure_kmeans import ClosureKMeans, files, load, quantizer, storage
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
+from closure_kmeans.files import unfinished
+from closure_kmeans.tensors import KEY
 from closure_kmeans.vectors import FileFormatError
 
 
@@ -118,8 +118,8 @@ def test_a_loaded_model_does_not_need_its_file(rows, model, path):
     """Centres that were mapped ended the process when the file was cut, as it is when another is copied over it."""
     model.save(path, training=True)
     loaded = load(path)
-    assert _files.map_of(loaded.cluster_centers_) is None  # or what follows may end the process of the tests
-    assert _files.map_of(loaded.labels_) is not None  # they may be more than memory holds
+    assert files.map_of(loaded.cluster_centers_) is None  # or what follows may end the process of the tests
+    assert files.map_of(loaded.labels_) is not None  # they may be more than memory holds
     os.truncate(path, 0)
     check_same(model, loaded, rows)
 
@@ -127,7 +127,7 @@ def test_a_loaded_model_does_not_need_its_file(rows, model, path):
 def test_the_same_model_is_the_same_bytes(rows, model, path):
     model.save(path)
     first = path.read_bytes()
-    ClosureKMeans(50, random_state=0, n_jobs=1, max_time=1e6, callback=lambda _: None).fit(rows).save(path)
+    ClosureKMeans(50, random_state=0, n_threads=1, max_time=1e6, callback=lambda _: None).fit(rows).save(path)
     assert path.read_bytes() == first
     load(path).save(path)
     assert path.read_bytes() == first
@@ -371,7 +371,7 @@ KILLED = """
 import resource, signal
 from pathlib import Path
 import numpy as np
-from closure_kmeans._tensors import write_tensors
+from closure_kmeans.tensors import write_tensors
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # larger files are a reason to die
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 write_tensors(Path({path!r}), "model", {{"zeros": np.zeros(100_000)}}, {{}})

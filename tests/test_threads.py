@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from closure_kmeans import ClosureKMeans, _parallel
-from closure_kmeans._blas import SingleThreadedBlas
-from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans import ClosureKMeans, parallel
+from closure_kmeans.blas import SingleThreadedBlas
+from closure_kmeans.parallel import Threads, count_threads
 
 # More than a machine may have: BLAS starts as many as it is told to.
 BLAS_THREADS = 4
@@ -35,7 +35,7 @@ def many_blas_threads():
 def results(_=None):
     """The bits of a fit and of what the model says of rows, where the products of BLAS depend on its threads."""
     X = np.random.default_rng(0).normal(size=(3000, 33)).astype(np.float32)
-    model = ClosureKMeans(40, neighborhoods="fresh", max_iter=5, random_state=0, n_jobs=2).fit(X)
+    model = ClosureKMeans(40, neighborhoods="fresh", max_iter=5, random_state=0, n_threads=2).fit(X)
     rows = X[:1000].astype(np.float64)
     found = model.labels_, model.cluster_centers_, model.predict(rows), model.transform(rows)
     return [part.tobytes() for part in found]
@@ -49,7 +49,7 @@ def test_any_thread_gives_the_same_bits_and_leaves_blas_as_it_was(many_blas_thre
         with ThreadPoolExecutor(n_threads) as pool:
             assert all(found == expected for found in pool.map(results, range(2 * n_threads)))
             assert all(found == before for found in pool.map(lambda _: blas_threads(), range(n_threads)))
-    overlapping = joblib.Parallel(n_jobs=3, backend="threading")(joblib.delayed(results)() for _ in range(6))
+    overlapping = joblib.Parallel(n_threads=3, backend="threading")(joblib.delayed(results)() for _ in range(6))
     assert all(found == expected for found in overlapping)
 
 
@@ -129,8 +129,8 @@ def test_the_quota_of_a_container_counts(quota, monkeypatch):
         "open",
         lambda path, *args, **kwargs: io.StringIO(files[path]) if path in files else really_open(path, *args, **kwargs),
     )
-    _parallel._count_cpus.cache_clear()
-    assert [count_threads(n_jobs) for n_jobs in (None, -1, -2, -9, 5)] == [3, 3, 2, 1, 5]
+    parallel._count_cpus.cache_clear()
+    assert [count_threads(n_threads) for n_threads in (None, -1, -2, -9, 5)] == [3, 3, 2, 1, 5]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2), raising=False)
     assert count_threads(None) == 2
-    _parallel._count_cpus.cache_clear()
+    parallel._count_cpus.cache_clear()

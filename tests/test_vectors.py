@@ -15,7 +15,7 @@ import pytest
 import zarr
 from mutations import read_mutated
 
-from closure_kmeans import ClosureKMeans, _files
+from closure_kmeans import ClosureKMeans, files
 from closure_kmeans.vectors import FileFormatError, Vectors, open_vectors, save_vectors
 
 N_ROWS, WIDTH = 50, 8
@@ -145,7 +145,7 @@ def test_a_fit_reads_each_chunk_a_few_times(suffix, tmp_path, chunks_read, monke
     monkeypatch.setattr("closure_kmeans.layout.WIDENED_VALUES", 8 * 10)  # blocks of ten rows
     X = np.random.default_rng(0).normal(size=(1050, 8)).astype(np.float32)
     rows = open_vectors(write_chunks(tmp_path / f"rows{suffix}", X))
-    ClosureKMeans(9, memory_limit="5MB", random_state=0, n_jobs=1).fit(rows)
+    ClosureKMeans(9, memory_limit="5MB", random_state=0, n_threads=1).fit(rows)
     assert 3 <= len(chunks_read) / len(set(chunks_read)) <= 5
 
 
@@ -504,7 +504,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, trouble):
     def fail(_):
         raise trouble
 
-    monkeypatch.setattr(_files.os, "fsync", fail)
+    monkeypatch.setattr(files.os, "fsync", fail)
     with pytest.raises(type(trouble)) as caught:
         save_vectors(path, np.zeros((2, 2)))
     if isinstance(trouble, OSError):

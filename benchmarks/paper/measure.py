@@ -15,9 +15,9 @@ from benchmarks.paper.plan import Measurement
 from benchmarks.results import Row
 from benchmarks.rivals.methods import METHODS, Outcome
 from closure_kmeans import metrics
-from closure_kmeans._parallel import Threads
-from closure_kmeans.partition import RandomPartition
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import arrange_points, grow_leaves
+from closure_kmeans.trees import RandomPartition
 
 RATIO_EDGES = np.round(np.arange(-0.2, 0.6001, 0.01), 2)
 NEAR_BORDER = 0.15  # below it lie 90 % of the active points, says the paper

@@ -85,7 +85,7 @@ def run_ours(task: Task, make: Callable[..., Any] = closures, *, curve: bool = T
 
     Rows in another unit are the same problem, but not the whole numbers that are held as bytes.
     """
-    model = make(task.n_clusters, random_state=task.seed, n_jobs=task.threads, **task.parameters)
+    model = make(task.n_clusters, random_state=task.seed, n_threads=task.threads, **task.parameters)
     X = task.X if unit == 1 else task.X / np.float32(unit)
     began = perf_counter()
     model.fit(X)

@@ -23,13 +23,13 @@ import numpy as np
 from benchmarks.results import Row
 from benchmarks.scale.model import TREE_DIMS
 from benchmarks.scale.runs import tasks_here
-from closure_kmeans import _compiled as _kernels
-from closure_kmeans._parallel import Threads
+from closure_kmeans import kernels
 from closure_kmeans.distributed import DistributedClosureKMeans, passes
 from closure_kmeans.distributed.cluster import Cluster, local_cluster
 from closure_kmeans.distributed.files import SharedFolder, shared_folder
 from closure_kmeans.distributed.layout import CELLS_PER_PARTITION
 from closure_kmeans.layout import along
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points
 from closure_kmeans.quantizer import SAMPLE_ROWS
 from closure_kmeans.slabs import Totals, means_of, no_totals
@@ -49,7 +49,7 @@ def measure(path: Path, n_clusters: int, n_partitions: int) -> Row:
     """A fit without Dask that goes on twice: to compile, to take the time of each task, and its memory."""
     with tempfile.TemporaryDirectory(prefix="closure-kmeans-scale-") as folder, tasks_here() as cluster:
         model = DistributedClosureKMeans(
-            n_clusters, n_partitions=n_partitions, random_state=0, n_jobs=1, storage=folder, tol=0
+            n_clusters, n_partitions=n_partitions, random_state=0, n_threads=1, storage=folder, tol=0
         )
         model.set_params(max_iter=1).fit(path)
         cluster.costs.clear()
@@ -102,7 +102,7 @@ def measure_group(n_clusters: int, n_partitions: int = 160, n_near: int = 8) -> 
     ids = np.repeat(np.arange(n_clusters, dtype=np.int32), n_near)
 
     def group() -> None:
-        members, _ = _kernels.group_by_label(partitions, n_partitions)
+        members, _ = kernels.group_by_label(partitions, n_partitions)
         ids[members]
 
     group()  # compiles

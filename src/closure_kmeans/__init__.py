@@ -6,16 +6,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from closure_kmeans.estimator import ClosureKMeans
     from closure_kmeans.iteration import Iteration
+    from closure_kmeans.method import PAPER, Method
+    from closure_kmeans.search import CenterIndex
     from closure_kmeans.storage import load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-__all__ = ["ClosureKMeans", "Iteration", "__version__", "load"]
+__all__ = ["PAPER", "CenterIndex", "ClosureKMeans", "Iteration", "Method", "__version__", "load"]
 
 # scikit-learn takes a second to import: only those who use it wait for it.
 _HOMES = {
     "ClosureKMeans": "closure_kmeans.estimator",
+    "CenterIndex": "closure_kmeans.search",
     "Iteration": "closure_kmeans.iteration",
+    "Method": "closure_kmeans.method",
+    "PAPER": "closure_kmeans.method",
     "load": "closure_kmeans.storage",
 }
 

@@ -1,12 +1,13 @@
-"""Checkpoints: a fit that was stopped goes on as if it had never been.
+"""Checkpoints: a stopped fit resumes and ends in the same bits as if it had never been stopped.
 
-What an iteration depends on is saved: the state, the neighbourhoods, the random generator. The order of the points is
-not, because it follows from the data and the generator as it was at the beginning, and is found again as fast as it
-is read.
+A checkpoint holds all that an iteration depends on: the state, the neighbourhoods, the random generator. The order of
+the points is not stored: it follows from the data and the first state of the generator, and is computed again as fast
+as it would be read.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import time
@@ -18,14 +19,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._environment import environment
-from closure_kmeans._files import FileFormatError, check_room, reading, unfinished
-from closure_kmeans._tensors import Arrays, read_facts, read_tensors, write_tensors
 from closure_kmeans.clusters import Clusters
+from closure_kmeans.environment import environment
+from closure_kmeans.files import FileFormatError, check_room, reading, unfinished
 from closure_kmeans.iteration import Clustering, Iteration
 from closure_kmeans.neighborhoods import Neighborhoods
-from closure_kmeans.points import Points, hash_rows
+from closure_kmeans.points import hash_rows
 from closure_kmeans.storage import plain_parameters
+from closure_kmeans.stores.memory import LocalState
+from closure_kmeans.tensors import Arrays, read_facts, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
@@ -38,7 +40,7 @@ DIGESTED_ROWS = 1 << 20
 class Saved(NamedTuple):
     """A fit after some iteration."""
 
-    arrays: Arrays  # the state, the neighbourhoods and the mean, which the centres are relative to
+    arrays: Arrays  # the state, the neighbourhoods and the offset of the centres
     generator: dict[str, Any]
     history: list[Iteration]
     converged: bool
@@ -54,9 +56,11 @@ class Checkpoint:
     every : float
         Seconds between two checkpoints.
     identity : dict
-        What a fit must have in common with the one that was saved: see ``fingerprint``.
+        Must be equal in a fit and in the one that was saved: see ``fingerprint``.
     rng : Generator
-        The generator of the fit, at its beginning. It becomes that of the saved one, if there is one.
+        The generator of the fit, at its beginning. It takes the first state of the saved fit, if there is one.
+    resume : bool
+        Whether the file may exist already: the fit goes on from it.
 
     Attributes
     ----------
@@ -65,7 +69,13 @@ class Checkpoint:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], every: float, identity: dict[str, Any], rng: np.random.Generator
+        self,
+        path: str | os.PathLike[str],
+        every: float,
+        identity: dict[str, Any],
+        rng: np.random.Generator,
+        *,
+        resume: bool,
     ) -> None:
         self.path = checkpoint_file(path)
         self.saved: Saved | None = None
@@ -77,6 +87,11 @@ class Checkpoint:
         self._environment = environment()
         self._prepare_folder()
         if self.path.exists():
+            if not resume:
+                raise FileExistsError(
+                    errno.EEXIST,
+                    f"the checkpoint '{self.path}' holds a fit: resume it by fit(X, resume=True), or remove it",
+                )
             with reading(self.path, "a checkpoint"):
                 rng.bit_generator.state = self._read()
         self._rng = rng
@@ -93,7 +108,7 @@ class Checkpoint:
         return self.saved is not None and self.saved.converged
 
     def _prepare_folder(self) -> None:
-        """Find out now, and not after an hour, that there is no place to write to; remove what a kill left behind."""
+        """Raise now, and not after an hour, if the file cannot be written; remove leftovers of killed processes."""
         folder = self.path.parent
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(
@@ -119,22 +134,22 @@ class Checkpoint:
         first: dict[str, Any] = facts["first_generator"]
         return first
 
-    def check_points(self, points: Points, order: NDArray[np.int32]) -> None:
-        """The points must be in the order that they had, and about the same mean."""
+    def check_points(self, offset: NDArray[Any], order: NDArray[np.int32]) -> None:
+        """Raise unless the order of the points and their offset are those of the saved fit."""
         found = digest(order)
-        self._mean = points.mean
+        self._offset = offset
         if self.saved is None:
             self._order = found
             return
         with reading(self.path, "a checkpoint"):
-            if (found, digest(points.mean)) != (self._order, digest(self.saved.arrays["mean"])):
+            if (found, digest(offset)) != (self._order, digest(self.saved.arrays["offset"])):
                 raise FileFormatError(
-                    f"the checkpoint '{self.path}' cannot be resumed here: the points come in another order or about "
-                    "another mean, though processor, BLAS and versions are the same"
+                    f"the checkpoint '{self.path}' cannot be resumed here: the points come in another order or with "
+                    "another offset, though processor, BLAS and versions are the same"
                 )
 
-    def restore(self, state: Clustering, neighborhoods: Neighborhoods, rng: np.random.Generator) -> Clustering:
-        """The state as it was, and with it the neighbourhoods and the generator; where nothing is saved, as given."""
+    def restore(self, state: LocalState, neighborhoods: Neighborhoods[Any]) -> LocalState:
+        """The saved state, or the given one if none is saved; neighbourhoods and generator get their saved states."""
         self._neighborhoods = neighborhoods
         if not self.converged:
             check_room({self.path: sum(array.nbytes for array in _arrays_of(state).values())})
@@ -144,19 +159,19 @@ class Checkpoint:
             arrays = {name: np.array(array) for name, array in self.saved.arrays.items()}
             restored = _as_state(arrays, state)
             neighborhoods.restore(_part(arrays, "neighborhoods."))
-            rng.bit_generator.state = self.saved.generator
+            self._rng.bit_generator.state = self.saved.generator
         return restored
 
-    def note(self, state: Clustering, history: list[Iteration], converged: bool) -> None:
-        """Told how things stand after an iteration; writes them if it is time to, and the end is not at hand."""
-        arrays = {"mean": self._mean} | {f"state.{name}": array for name, array in _arrays_of(state).items()}
+    def note(self, state: LocalState, history: list[Iteration], converged: bool) -> None:
+        """Take the state after an iteration, and write it if it is time to and the fit goes on."""
+        arrays = {"offset": self._offset} | {f"state.{name}": array for name, array in _arrays_of(state).items()}
         arrays |= {f"neighborhoods.{name}": array for name, array in self._neighborhoods.state().items()}
         self._noted = Saved(arrays, dict(self._rng.bit_generator.state), list(history), converged)
         if not converged and time.monotonic() - self._written >= self._every:
             self._write(self._noted, ended=False)
 
     def finish(self) -> None:
-        """Told that the fit has ended: write what was noted last, and that it was the last."""
+        """Write the state that was noted last: the fit has ended."""
         if self._noted is not None:
             self._write(self._noted, ended=True)
 
@@ -209,14 +224,14 @@ def _differences(saved: dict[str, Any], own: dict[str, Any]) -> str:
 
 
 def identify(model: BaseKMeans, init: str | NDArray[Any]) -> dict[str, Any]:
-    """What makes a fit the same fit, but for the data: the parameters."""
+    """The parameters that must be equal in a fit and the one that it resumes."""
     parameters = plain_parameters(model)
     del parameters["max_iter"]
     return parameters | {"init": init if isinstance(init, str) else f"an array with digest {digest(init)}"}
 
 
 def fingerprint(model: BaseKMeans, X: NDArray[Any], weights: NDArray[Any], init: str | NDArray[Any]) -> dict[str, Any]:
-    """What makes a fit the same fit."""
+    """The parameters and the data that must be equal in a fit and the one that it resumes."""
     return identify(model, init) | {
         "sample_weight": digest(weights),
         "X": f"{X.shape[0]} x {X.shape[1]} {X.dtype}",
@@ -224,12 +239,12 @@ def fingerprint(model: BaseKMeans, X: NDArray[Any], weights: NDArray[Any], init:
     }
 
 
-def _arrays_of(state: Clustering) -> Arrays:
+def _arrays_of(state: LocalState) -> Arrays:
     arrays = {"labels": state.labels} | {f"clusters.{name}": array for name, array in state.clusters._asdict().items()}
     return arrays if state.previous is None else arrays | {"previous": state.previous}
 
 
-def _as_state(arrays: Arrays, like: Clustering) -> Clustering:
+def _as_state(arrays: Arrays, like: LocalState) -> LocalState:
     """The state in some arrays, which must look like another."""
     found = _part(arrays, "state.")
     previous = found.pop("previous", None)
@@ -273,8 +288,8 @@ def digest(array: NDArray[Any]) -> str:
     return hashlib.blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=8).hexdigest()
 
 
-class Progress(NamedTuple):
-    """How far a fit has got."""
+class Status(NamedTuple):
+    """The progress of a saved fit."""
 
     history: list[Iteration]
     converged: bool
@@ -283,13 +298,13 @@ class Progress(NamedTuple):
     environment: dict[str, str]  # what it ends in the same bits with
 
 
-def read_progress(path: str | os.PathLike[str]) -> Progress:
-    """How far the fit of a checkpoint has got; none of its arrays are read."""
+def read_status(path: str | os.PathLike[str]) -> Status:
+    """Read the progress of a saved fit, and none of its arrays."""
     path = checkpoint_file(path)
     with reading(path, "a checkpoint"):
         facts = read_facts(path, "checkpoint")
         history = [Iteration(*record) for record in facts["history"]]
-        return Progress(history, facts["converged"], facts["ended"], facts["identity"], facts["environment"])
+        return Status(history, facts["converged"], facts["ended"], facts["identity"], facts["environment"])
 
 
 def read_centers(path: str | os.PathLike[str]) -> NDArray[Any]:
@@ -315,7 +330,7 @@ def read_centers(path: str | os.PathLike[str]) -> NDArray[Any]:
     path = checkpoint_file(path)
     with reading(path, "a checkpoint"):
         arrays, _ = _read_sound(path)
-        centers: NDArray[Any] = arrays["state.clusters.centers"] + arrays["mean"]
+        centers: NDArray[Any] = arrays["state.clusters.centers"] + arrays["offset"]
         return centers
 
 
@@ -331,15 +346,15 @@ def describe_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What is in a checkpoint, for people."""
     path = checkpoint_file(path)
     with reading(path, "a checkpoint"):
-        progress = read_progress(path)
-        last = progress.history[-1]
+        status = read_status(path)
+        last = status.history[-1]
         return {
             "kind": "checkpoint",
             "iterations": last.iteration,
             "seconds": last.seconds,
             "inertia": last.inertia,
-            "converged": progress.converged,
+            "converged": status.converged,
             "bytes": path.stat().st_size,
-            **progress.identity,
-            **progress.environment,
+            **status.identity,
+            **status.environment,
         }

@@ -8,23 +8,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import _compiled as _kernels
-from closure_kmeans._arrays import empty_rows, largest
-from closure_kmeans._parallel import Threads
+from closure_kmeans import kernels
+from closure_kmeans.arrays import empty_rows, largest
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, hash_rows, heights, rows_per_block, shifted
 
-# An error this small, relative to the squares it is the difference of, is none.
+# Errors below this fraction of the sum of squares are cancellation and count as zero.
 ROUNDING = 1e-12
 
 
 class Clusters(NamedTuple):
-    """What the assignment step reads and the update step writes. Centres are relative to the points' mean."""
+    """Clusters as arrays: the update step writes them, the assignment step reads them."""
 
-    centers: NDArray[Any]  # (k, d)
-    norms: NDArray[Any]  # (k,) squared norms of the centres
+    centers: NDArray[Any]  # (k, d) relative to the offset of the points
+    norms: NDArray[Any]  # (k,) squared norms of the updated centres, also beside extrapolated ones
     sizes: NDArray[np.float64]  # (k,) total weight of the members
     errors: NDArray[np.float64]  # (k,) sum of the members' weighted squared distances
-    penalties: NDArray[np.float64]  # (k,) what membership costs beyond the squared distance: see ``balance.py``
+    penalties: NDArray[np.float64]  # (k,) added to the squared distance of each point: see ``balance.py``
 
     @property
     def inertia(self) -> float:
@@ -42,17 +42,17 @@ def update(
     labels: NDArray[np.int32],
     n_clusters: int,
     threads: Threads,
-    spare: list[NDArray[Any]] | None = None,
+    out: NDArray[Any] | None = None,
     before: tuple[NDArray[np.int32], Clusters] | None = None,
 ) -> Clusters:
     """The update step: the mean of every cluster.
 
     Clusters that lost all their points, or hold copies of a row that make up another cluster too, are refilled;
-    ``labels`` change accordingly. The centres are put into ``spare`` memory, if there is any. With the labels and the
-    clusters ``before``, those whose points are the same are taken over.
+    ``labels`` change accordingly. ``out`` is memory for the centres. With the labels and the clusters ``before``,
+    clusters that no point has left or joined are copied.
     """
-    members, starts = _kernels.group_by_label(labels, n_clusters)
-    clusters = empty_clusters(points, n_clusters, spare)
+    members, starts = kernels.group_by_label(labels, n_clusters)
+    clusters = empty_clusters(points, n_clusters, out)
     changed = np.arange(n_clusters)
     if before is not None:
         old_labels, old = before
@@ -65,7 +65,7 @@ def update(
 
 
 def same_members(old_labels: NDArray[np.int32], labels: NDArray[np.int32], n_clusters: int) -> NDArray[np.bool_]:
-    """Which clusters no point has left or joined."""
+    """A mask of the clusters that no point has left or joined."""
     moved = np.flatnonzero(labels != old_labels)
     same = np.ones(n_clusters, bool)
     same[old_labels[moved]] = same[labels[moved]] = False
@@ -73,17 +73,17 @@ def same_members(old_labels: NDArray[np.int32], labels: NDArray[np.int32], n_clu
 
 
 def take_over(old: Clusters, clusters: Clusters, kept: NDArray[np.int64], first: int, last: int) -> None:
-    """Some clusters as they were, those in the places ``first <= place < last``."""
+    """Copy the clusters ``kept[first:last]``."""
     some = kept[first:last]
     for theirs, ours in zip(old, clusters, strict=True):
         ours[some] = theirs[some]
 
 
-def empty_clusters(points: Points, n_clusters: int, spare: list[NDArray[Any]] | None) -> Clusters:
-    """Clusters to be written to, in ``spare`` memory, if there is any."""
+def empty_clusters(points: Points, n_clusters: int, out: NDArray[Any] | None) -> Clusters:
+    """Clusters to be written to; ``out`` is memory for the centres."""
     return Clusters(
-        centers=spare.pop() if spare else empty_rows((n_clusters, points.rows.shape[1]), points.mean.dtype),
-        norms=np.zeros(n_clusters, points.mean.dtype),
+        centers=empty_rows((n_clusters, points.rows.shape[1]), points.offset.dtype) if out is None else out,
+        norms=np.zeros(n_clusters, points.offset.dtype),
         sizes=np.zeros(n_clusters),
         errors=np.zeros(n_clusters),
         penalties=np.zeros(n_clusters),
@@ -97,7 +97,7 @@ def refill_empty(
     members: NDArray[np.int32],
     starts: NDArray[np.int64],
 ) -> None:
-    """Give points to clusters that have none, or only copies of a row that others have too; labels and means change."""
+    """Refill clusters without points, or with copies of a row that others have too; labels and means change."""
     changed = join_copies(points, labels, clusters, members, starts)
     while True:
         counts = np.diff(starts)
@@ -107,7 +107,7 @@ def refill_empty(
         if len(empty) == 0:
             return
         if len(changed) > 0:
-            members, starts = _kernels.group_by_label(labels, len(counts))
+            members, starts = kernels.group_by_label(labels, len(counts))
         changed = refill(points, labels, clusters, members, starts, empty)
 
 
@@ -119,12 +119,12 @@ def find_changed_means(
     starts: NDArray[np.int64],
     changed: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """The means of clusters among which points have moved, of no others; how many points these clusters have now.
+    """Update the means of clusters among which points have moved; the number of points of each of them.
 
-    Only the points that they had are looked at: to group all points again would take longer than the means.
+    Only the points that they had are grouped: to group all points again would take longer than the means.
     """
     had = np.sort(np.concatenate([members[starts[j] : starts[j + 1]] for j in changed]))
-    places, now = _kernels.group_by_label(labels[had], len(clusters.sizes))
+    places, now = kernels.group_by_label(labels[had], len(clusters.sizes))
     find_means(points, had[places], now, clusters, changed, 0, len(changed))
     counts: NDArray[np.int64] = np.diff(now)[changed]
     return counts
@@ -139,24 +139,24 @@ def find_means(
     first: int,
     last: int,
 ) -> None:
-    """The means of some clusters, those in the places ``first <= place < last``, on the sphere if the points are."""
-    _kernels.update_clusters(points, members, starts, clusters, chosen, first, last)
+    """Update the means of the clusters ``chosen[first:last]``, on the sphere if the points are."""
+    kernels.update_clusters(points, members, starts, clusters, chosen, first, last)
     if points.spherical:
-        move_onto_sphere(clusters, points.mean, chosen[first:last])
+        move_onto_sphere(clusters, points.offset, chosen[first:last])
 
 
-def move_onto_sphere(clusters: Clusters, mean: NDArray[Any], chosen: NDArray[np.int64]) -> None:
-    """Move the means of some clusters to length one: the best centres on the sphere.
+def move_onto_sphere(clusters: Clusters, offset: NDArray[Any], chosen: NDArray[np.int64]) -> None:
+    """L2-normalise the means of some clusters: the best centres on the sphere.
 
     The squared distances to any centre sum up to those to the mean, plus the squared distance from it to the mean for
     each point: here that is (1 - length of the mean)². A mean of length zero is as near to one direction as to another.
     """
     some = chosen[clusters.sizes[chosen] > 0]
-    means = clusters.centers[some].astype(np.float64) + mean
+    means = clusters.centers[some].astype(np.float64) + offset
     lengths = np.sqrt(np.einsum("ij,ij->i", means, means))
     clusters.errors[some] += clusters.sizes[some] * (1 - lengths) ** 2
     means[lengths == 0, 0] = lengths[lengths == 0] = 1
-    means = means / lengths[:, np.newaxis] - mean
+    means = means / lengths[:, np.newaxis] - offset
     clusters.centers[some] = means
     clusters.norms[some] = np.einsum("ij,ij->i", means, means)
 
@@ -168,7 +168,7 @@ def join_copies(
     members: NDArray[np.int32],
     starts: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Where several clusters hold nothing but copies of one row, give them all to the first; those that changed.
+    """Give the points of clusters that hold copies of one and the same row to the first of these; the changed clusters.
 
     A tree spreads a frequent row over several cells, and copies would never leave a centre that is one of them.
     """
@@ -189,7 +189,7 @@ def join_copies(
 
 
 def are_copies(clusters: Clusters) -> NDArray[np.bool_]:
-    """Which clusters hold nothing but copies of one row, or nothing at all."""
+    """A mask of the clusters that hold nothing but copies of one row, or no points."""
     found: NDArray[np.bool_] = clusters.errors <= ROUNDING * clusters.sizes * clusters.norms
     return found
 
@@ -202,7 +202,7 @@ def refill(
     starts: NDArray[np.int64],
     empty: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Split the clusters of largest error in two, one for each empty cluster, as far as there are such clusters."""
+    """Split the clusters of largest error in two, one for each empty cluster, as long as there are divisible ones."""
     divisible = np.flatnonzero(np.diff(starts) > 1)
     # A cluster of copies is split only if there is no other.
     in_error = divisible[~are_copies(clusters)[divisible]]
@@ -216,11 +216,11 @@ def refill(
 
 
 def far_side(points: Points, group: NDArray[np.int32], center: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which of a cluster's points lie on the far side of the centre, towards the point farthest from it.
+    """A mask of a cluster's points on the far side of the centre, towards the point farthest from it.
 
     Copies of a row stay together. If all rows are the same, it is the last of them.
     """
-    rows = shifted(as_numbers(points.rows[group]), points.mean) - center
+    rows = shifted(as_numbers(points.rows[group]), points.offset) - center
     distances = np.einsum("ij,ij->i", rows, rows)
     farthest = int(distances.argmax())
     far: NDArray[np.bool_] = heights(rows, rows[farthest]) > 0

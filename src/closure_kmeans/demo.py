@@ -37,17 +37,8 @@ def prepare_kernels(X: NDArray[Any], n_clusters: int, *, seed: int, n_threads: i
     Two iterations of the fit that follows call all kernels that it needs.
     """
     begin = perf_counter()
-    _fit(ClosureKMeans(n_clusters=n_clusters, max_iter=2, random_state=seed, n_jobs=n_threads), X)
+    ClosureKMeans(n_clusters=n_clusters, max_iter=2, random_state=seed, n_threads=n_threads).fit(X)
     return perf_counter() - begin
-
-
-def _fit(model: ClosureKMeans, X: NDArray[Any]) -> None:
-    """Fit; raise KeyboardInterrupt if it was interrupted."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "interrupted", RuntimeWarning)
-        model.fit(X)
-    if model.stopped_by_ == "interrupted":
-        raise KeyboardInterrupt
 
 
 def run_closures(
@@ -65,9 +56,9 @@ def run_closures(
         curve.append((iteration.seconds, iteration.inertia / len(X)))
         on_iteration(curve[-1][1])
 
-    model = ClosureKMeans(n_clusters=n_clusters, random_state=seed, n_jobs=n_threads, callback=record)
+    model = ClosureKMeans(n_clusters=n_clusters, random_state=seed, n_threads=n_threads, callback=record)
     begin = perf_counter()
-    _fit(model, X)
+    model.fit(X)
     return Run("ClosureKMeans", perf_counter() - begin, model.inertia_ / len(X), curve)
 
 

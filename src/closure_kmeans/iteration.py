@@ -1,24 +1,27 @@
 """K-means as "assign by anything": the loop that all methods share, its state and its records.
 
-What differs between the methods is only how they assign the points: to the best of the clusters of their neighbours
-(``closure.py``), of all clusters, or of some that an index finds (``baselines``).
+The methods differ only in how they assign the points: to the best of the clusters of their neighbours (``closure.py``),
+of all clusters, or of some that an index finds (``baselines``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
 from closure_kmeans.clusters import Clusters
+
+# Labels of all points: an array, or the version of files that hold them.
+Labels = TypeVar("Labels")
 
 # Iterations between two measurements of the accuracy: each costs a small part of an iteration.
 ACCURACY_EVERY = 10
 
 
 class Iteration(NamedTuple):
-    """How things stood after an iteration.
+    """Record of an iteration.
 
     >>> from closure_kmeans import ClosureKMeans
     >>> model = ClosureKMeans(2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
@@ -31,58 +34,57 @@ class Iteration(NamedTuple):
     seconds: float  # since the fit began, set-up included
     inertia: float  # the objective: sum of the squared distances to the centres
     n_active: int  # points that changed their cluster
-    n_trees: int  # trees that were looked at
+    n_trees: int  # trees whose leaves were the neighbourhoods
     n_candidates: float  # clusters tested for a point, on average; one met in two trees counts twice
     accuracy: float | None  # share of a sample of points assigned to their nearest centre, where it was measured
 
 
-class Clustering(NamedTuple):
-    """The state that an iteration improves: all that it takes over from those before it."""
+class Clustering(NamedTuple, Generic[Labels]):
+    """The state that an iteration improves."""
 
-    labels: Any  # (n,) array of int32, or what stands for it where the points are elsewhere
+    labels: Labels
     clusters: Clusters
-    # (k, d) the centres an iteration ago, where the next looks back at them; after the first iteration the present ones
-    previous: NDArray[Any] | None = None
+    previous: NDArray[Any] | None = None  # (k, d) centres of the iteration before, if extrapolation needs them
 
 
-class Step(NamedTuple):
-    """An iteration's outcome."""
+class Step(NamedTuple, Generic[Labels]):
+    """Outcome of an iteration."""
 
-    state: Clustering
+    state: Clustering[Labels]
     n_active: int
-    n_pairs: int
+    n_pairs: int  # of point and candidate, that were tested
     n_trees: int
-    damped: bool = False  # whether only a part of the points moved that wanted to: there is more to gain
+    damped: bool = False  # whether only a part of the movers moved, so that there is more to gain
 
 
-# Told of each iteration: its outcome, the accuracy if it was measured, and whether it was the last because the fit has
-# converged. May name another reason to stop.
-OnIteration = Callable[[Step, float | None, bool], str | None]
-# Told how an iteration went (see ``Neighborhoods``): whether there is now more to look at.
+# Records an iteration, given its outcome, the accuracy if it was measured, and whether the fit has converged. Returns a
+# reason to stop, or None.
+OnIteration = Callable[[Step[Any], float | None, bool], str | None]
+# Enlarges the neighbourhoods if an iteration used them up (see ``Neighborhoods``); whether they are larger now.
 Expand = Callable[[float, bool, float | None], bool]
 
 
 def alternate(
-    state: Clustering,
-    take_step: Callable[[Clustering], Step],
+    state: Clustering[Labels],
+    take_step: Callable[[Clustering[Labels], int], Step[Labels]],
     *,
     n_done: int = 0,
     max_iter: int,
     tol: float,
-    measure_accuracy: Callable[[Clustering], float] | None,
+    measure_accuracy: Callable[[Clustering[Labels]], float] | None,
     on_iteration: OnIteration,
     expand: Expand = lambda fall, settled, accuracy: False,
-) -> tuple[Clustering, str]:
+) -> tuple[Clustering[Labels], str]:
     """Take steps, each an assignment and an update, until the distortion no longer changes.
 
-    ``n_done`` iterations were taken before. ``measure_accuracy`` tells how good an assignment is, from time to time and
-    whenever the fit has settled. ``on_iteration`` is told of every iteration and may name a reason to stop. Returns the
-    last state and the reason why it is the last. An interrupt is such a reason too: the iteration under way is dropped.
+    ``take_step`` is given the state and the number of the iteration, which is ``n_done + 1`` for the first. The
+    accuracy is measured every ``ACCURACY_EVERY`` iterations and whenever the fit has settled. Returns the last state
+    and the reason why it is the last. An interrupt is one of the reasons: the iteration under way is dropped.
     """
     try:
         for number in range(n_done + 1, max_iter + 1):
             before = state.clusters.inertia
-            step = take_step(state)
+            step = take_step(state, number)
             fall = 1 - step.state.clusters.inertia / before if before > 0 else 0.0
             settled = step.n_active == 0 or (abs(fall) < tol and not step.damped)
             accuracy = None

@@ -6,15 +6,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import normalized_mutual_info_score
 
-from closure_kmeans import _validation as check
-from closure_kmeans import quantizer
-from closure_kmeans._parallel import Threads, count_threads
-from closure_kmeans.partition import RandomPartition
-from closure_kmeans.quantizer import nearest_centers
+from closure_kmeans import nearest
+from closure_kmeans import validation as check
+from closure_kmeans.nearest import nearest_centers
+from closure_kmeans.parallel import Threads, count_threads
+from closure_kmeans.trees import RandomPartition
 
 
 def exact_labels(
-    X: ArrayLike, centers: ArrayLike, n_jobs: int | None = None
+    X: ArrayLike, centers: ArrayLike, n_threads: int | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Nearest of all centres for each row, and the squared distance to it.
 
@@ -24,17 +24,17 @@ def exact_labels(
     """
     rows, centers = check.rows_and_centers(X, centers)
     mean = centers.mean(axis=0)
-    with Threads(count_threads(n_jobs)) as threads:
+    with Threads(count_threads(n_threads)) as threads:
         return nearest_centers(rows, centers - mean, mean, threads)
 
 
-def distortion(X: ArrayLike, centers: ArrayLike, n_jobs: int | None = None) -> float:
+def distortion(X: ArrayLike, centers: ArrayLike, n_threads: int | None = None) -> float:
     """Objective (equation 1) per row, with every row assigned to its nearest centre.
 
     >>> distortion([[0.0], [1.0], [9.0], [10.0]], centers=[[0.0], [10.0]])
     0.5
     """
-    _, distances = exact_labels(X, centers, n_jobs)
+    _, distances = exact_labels(X, centers, n_threads)
     return float(distances.mean())
 
 
@@ -46,20 +46,20 @@ def squared_distances(X: ArrayLike, centers: ArrayLike, labels: ArrayLike) -> ND
     """
     rows, middles = check.rows_and_centers(X, centers)
     mean = middles.mean(axis=0)
-    return quantizer.squared_distances(
+    return nearest.squared_distances(
         rows, middles - mean, mean, check.labels("labels", labels, len(rows), len(middles))
     )
 
 
-def assignment_accuracy(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, n_jobs: int | None = None) -> float:
+def assignment_accuracy(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, n_threads: int | None = None) -> float:
     """Fraction of rows whose label is a true nearest centre (section 4.4); with ties, any of them.
 
     >>> assignment_accuracy([[0.0], [1.0]], centers=[[0.0], [10.0]], labels=[0, 1])
     0.5
     """
-    _, smallest = exact_labels(X, centers, n_jobs)
+    _, smallest = exact_labels(X, centers, n_threads)
     own = squared_distances(X, centers, labels)
-    return float(np.mean(own <= smallest * quantizer.EQUALLY_NEAR))
+    return float(np.mean(own <= smallest * nearest.EQUALLY_NEAR))
 
 
 def distance_ratio(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, new_labels: ArrayLike) -> NDArray[np.float64]:

@@ -1,10 +1,10 @@
-"""Which leaves an iteration looks at.
+"""The neighbourhoods of an iteration, as leaves.
 
-A point's neighbourhood is the union of the leaves that hold it (section 3.1). The paper grows trees and keeps them,
-all at once or one by one as they are needed (section 3.4). The default draws one new tree for every iteration, uses
-it and forgets it: over the iterations a point meets far more neighbours than kept trees could hold. At the start, whole
-cells of the first tree are neighbours, and a tree over cells costs nothing. Where clusters are few there is no need of
-trees: to test all of them takes no longer.
+A point's neighbourhood is the union of the leaves that hold it (section 3.1). The paper grows trees and keeps them, all
+at once or one by one as they are needed (section 3.4). The default draws one new tree for every iteration, uses it and
+forgets it: over the iterations a point meets far more neighbours than kept trees could hold. In the first iteration
+from a tree, whole leaves of that tree are neighbours, and a tree over leaves costs nothing. Where clusters are few, all
+of them are tested, which takes no longer.
 """
 
 from __future__ import annotations
@@ -16,21 +16,27 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans.partition import RandomPartition, check_partition
+from closure_kmeans.method import Method
+from closure_kmeans.stores import LeavesOf, Store
+from closure_kmeans.stores.memory import MemoryStore
+from closure_kmeans.trees import RandomPartition, check_partition
 
-# A leaf should have this many points, times this power of the points that a cluster has: then it has about as many
-# clusters whatever their number is, and that number costs nothing.
+# Points of a leaf: this many, times this power of the mean number of points in a cluster. Then a leaf has about as many
+# clusters whatever their number, and the number of clusters costs nothing.
 LEAF_POINTS, LEAF_POWER = 47, 0.4
-# Leaves that are doubled for the sake of accuracy end here: what they miss then is not missed for want of neighbours.
+# Largest leaf when leaves are doubled to reach ``target_accuracy``; larger ones no longer help.
 LARGEST_LEAF = 4096
 
 # Up to here a point is tested with all clusters: a leaf has about as many.
 FEW_CLUSTERS = 128
 # Points in a block that is tested with all clusters.
 BLOCK_POINTS = 1024
+# Leaves of the start that are kept together in the first iteration: fewer clusters than a leaf will have, so that it
+# takes less than half as long. With fewer clusters than this there would be too few groups for many threads.
+CELLS_TOGETHER, FEW_CELLS = 32, 2000
 
-# Grows one random partition into leaves of at most so many points.
-Grow = Callable[[int], RandomPartition]
+# Grows a random partition into leaves of at most this many points.
+Grow = Callable[[int], LeavesOf]
 
 
 def suitable_leaf_size(n_points: int, n_clusters: int) -> int:
@@ -42,27 +48,27 @@ def suitable_leaf_size(n_points: int, n_clusters: int) -> int:
     return round(LEAF_POINTS * math.pow(n_points / n_clusters, LEAF_POWER))
 
 
-class Neighborhoods(Protocol):
-    """The partitions of an iteration, and what to do once they are used up."""
+class Neighborhoods(Protocol[LeavesOf]):
+    """The leaves of each iteration, and how they grow when they are used up."""
 
-    def partitions(self) -> list[RandomPartition]:
+    def leaves(self) -> list[LeavesOf]:
         """The partitions whose leaves, united, are the neighbourhoods in the next iteration."""
 
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
-        """Told how an iteration went: whether the neighbourhoods were used up, and have now grown.
+        """Enlarge the neighbourhoods if an iteration used them up; whether they are larger now.
 
         ``fall`` is the fall of the distortion as a part of itself; ``settled`` that it changed too little to go on, or
         no point moved; ``accuracy`` the share of points assigned to their nearest centre, where it was measured.
         """
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """All that the partitions to come depend on, but for the random generator."""
+        """All that later partitions depend on, but for the random generator."""
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Go on from a state."""
 
 
-class FreshNeighborhoods:
+class FreshNeighborhoods(Neighborhoods[LeavesOf]):
     """One new partition in every iteration; the ``first`` may be given.
 
     Once the fit has settled while too many points still miss their nearest centre, the leaves are doubled, up to
@@ -71,11 +77,11 @@ class FreshNeighborhoods:
 
     def __init__(
         self,
-        grow: Grow,
+        grow: Grow[LeavesOf],
         leaf_size: int,
         n_points: int,
         target_accuracy: float,
-        first: RandomPartition | None = None,
+        first: LeavesOf | None = None,
     ) -> None:
         self._grow = grow
         self._first = first
@@ -83,12 +89,12 @@ class FreshNeighborhoods:
         self._largest = min(n_points, LARGEST_LEAF)
         self._target_accuracy = target_accuracy
 
-    def partitions(self) -> list[RandomPartition]:
+    def leaves(self) -> list[LeavesOf]:
         """A partition that no iteration has seen."""
         return [self._grow(self._leaf_size) if self._first is None else self._first]
 
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
-        """New trees after a first partition that was given; larger leaves for the accuracy wanted."""
+        """Go on to new trees after a given first partition; double the leaves for the accuracy asked for."""
         if self._first is not None:
             self._first = None
             return True
@@ -110,14 +116,16 @@ class FreshNeighborhoods:
             raise ValueError(f"leaves must have at least one point, got {self._leaf_size}")
 
 
-class KeptNeighborhoods:
+class KeptNeighborhoods(Neighborhoods[RandomPartition]):
     """The paper's: up to ``max_trees`` partitions, grown once and united.
 
     Adaptive ones begin with one tree and add another when the distortion fell by less than ``min_fall`` of itself,
     or no point moved. Static ones have all their trees from the beginning.
     """
 
-    def __init__(self, grow: Grow, leaf_size: int, max_trees: int, *, adaptive: bool, min_fall: float) -> None:
+    def __init__(
+        self, grow: Grow[RandomPartition], leaf_size: int, max_trees: int, *, adaptive: bool, min_fall: float
+    ) -> None:
         self._grow = grow
         self._leaf_size = leaf_size
         self._max_trees = max_trees
@@ -125,8 +133,8 @@ class KeptNeighborhoods:
         self._n_trees = 1 if adaptive else max_trees
         self._trees: list[RandomPartition] = []
 
-    def partitions(self) -> list[RandomPartition]:
-        """All trees, of which the last may have to be grown yet."""
+    def leaves(self) -> list[RandomPartition]:
+        """All trees; the last ones are grown now if they have to be."""
         while len(self._trees) < self._n_trees:
             self._trees.append(self._grow(self._leaf_size))
         return self._trees
@@ -140,7 +148,7 @@ class KeptNeighborhoods:
         return True
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The trees grown so far, and how many there shall be."""
+        """The trees grown so far, and their number in the next iteration."""
         return {
             "n_trees": np.array([self._n_trees]),
             "starts": self._trees[0].starts,
@@ -155,24 +163,55 @@ class KeptNeighborhoods:
             check_partition(tree)
 
 
-class AllClusters:
+class AllClusters(Neighborhoods[RandomPartition]):
     """Every cluster is a candidate of every point: the assignment is exact."""
 
     def __init__(self, n_points: int) -> None:
         starts = np.append(np.arange(0, n_points, BLOCK_POINTS), n_points)
         self._blocks = RandomPartition(np.arange(n_points, dtype=np.int32), starts, open_to_all=True)
 
-    def partitions(self) -> list[RandomPartition]:
-        """The points as they are, in blocks."""
+    def leaves(self) -> list[RandomPartition]:
+        """The points in blocks."""
         return [self._blocks]
 
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
-        """There is nothing beyond all."""
+        """All clusters are tested already."""
         return False
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """There is nothing to remember."""
+        """Nothing: there is no state."""
         return {}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Nothing was remembered."""
+        """Nothing to restore."""
+
+
+def fresh_neighborhoods(
+    store: Store[Any, LeavesOf],
+    method: Method,
+    n_clusters: int,
+    target_accuracy: float,
+    *,
+    largest: int | None = None,
+    first: LeavesOf | None = None,
+) -> FreshNeighborhoods[LeavesOf]:
+    """One new partition in every iteration, with leaves of at most ``largest`` points, by default of all points."""
+    leaf_size = method.leaf_size or suitable_leaf_size(store.n_points, n_clusters)
+    return FreshNeighborhoods(store.grow, leaf_size, largest or store.n_points, target_accuracy, first)
+
+
+def neighborhoods_in_memory(
+    store: MemoryStore, method: Method, n_clusters: int, target_accuracy: float, *, from_tree: bool
+) -> Neighborhoods[RandomPartition]:
+    """The neighbourhoods that a method asks for; ``from_tree`` says that the start is the leaves of the first tree."""
+    if method.neighborhoods == "all" or (method.neighborhoods == "auto" and n_clusters <= FEW_CLUSTERS):
+        return AllClusters(store.n_points)
+    if method.neighborhoods == "kept":
+        leaf_size = method.leaf_size or suitable_leaf_size(store.n_points, n_clusters)
+        return KeptNeighborhoods(
+            store.grow, leaf_size, method.max_trees, adaptive=method.adaptive, min_fall=method.min_fall
+        )
+    first = None
+    if from_tree and method.leaf_size is None and n_clusters > FEW_CELLS:
+        first = store.grow_over_start(-(-n_clusters // CELLS_TOGETHER))
+    return fresh_neighborhoods(store, method, n_clusters, target_accuracy, first=first)

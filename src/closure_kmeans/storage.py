@@ -11,37 +11,36 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 import closure_kmeans
-from closure_kmeans import _validation as check
-from closure_kmeans._files import FileFormatError, reading
-from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans import validation as check
+from closure_kmeans.files import FileFormatError, reading
 from closure_kmeans.iteration import Iteration
+from closure_kmeans.method import Method, checked
 from closure_kmeans.points import precision
-from closure_kmeans.quantizer import MANY_CENTERS, count_cells
+from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
 
 # Where the classes are that can be saved and loaded.
 HOMES = ("closure_kmeans", "closure_kmeans.baselines", "closure_kmeans.distributed")
-# What only the training data has.
+# Attributes of the training data.
 TRAINING = ("labels_", "history_")
-# Parameters that say how and where a fit runs, not what it finds: neither written to a file nor taken from one. So the
-# same model is the same file on any machine, and no file decides where a later fit writes or what it connects to.
+# Parameters that say how and where a fit runs, but do not change its result: neither written to a file nor taken from
+# one. So the same model is the same file on any machine, and no file decides where a later fit writes or connects to.
 RUNNING = (
     "callback",
     "checkpoint",
     "checkpoint_every",
     "client",
     "max_time",
-    "n_jobs",
-    "scratch",
+    "n_threads",
     "storage",
     "storage_options",
     "verbose",
 )
-# What is stored of parameters and attributes; all else (arrays given as a start, generators) is not.
+# Types of parameters and attributes that are stored; others (arrays given as a start, generators) are not.
 PLAIN = (str, int, float, bool, type(None), np.generic)
-# Values looked at together.
+# Rows checked at a time.
 BLOCK_ROWS = 1 << 16
 
 
@@ -74,15 +73,18 @@ def pack_model(model: BaseKMeans, *, training: bool = False) -> tuple[Arrays, di
             name: value for name, value in attributes.items() if isinstance(value, PLAIN) or name == "history_"
         },
         "feature_names": None if names is None else list(names),
-        "n_probes": model._n_probes,
     }
     arrays = {name: value for name, value in attributes.items() if isinstance(value, np.ndarray)}
-    return arrays | model._stored_arrays(), facts
+    index_arrays, index_facts = model.center_index_.pack()
+    return arrays | index_arrays, facts | index_facts
 
 
 def plain_parameters(model: BaseKMeans) -> dict[str, Any]:
-    """The parameters that describe a model: plain values that say what a fit finds."""
-    return _describing(model.get_params(deep=False))
+    """The parameters that describe a model, those of ``method`` among them."""
+    parameters = model.get_params(deep=False)
+    if "method" in parameters:
+        parameters |= checked(parameters.pop("method"))._asdict()
+    return _describing(parameters)
 
 
 def _describing(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -94,8 +96,8 @@ def load(path: str | os.PathLike[str]) -> BaseKMeans:
 
     It predicts, transforms and scores like the one that was saved, bit for bit. It is read into memory, but for its
     ``labels_``, which are memory-mapped. Of the parameters, those that are no plain values (a start given as an array)
-    or say how and where to run (such as ``n_jobs``, ``verbose``, ``callback``, ``max_time``, ``checkpoint``) have their
-    defaults, whatever the file says.
+    or say how and where to run (such as ``n_threads``, ``verbose``, ``callback``, ``max_time``, ``checkpoint``) have
+    their defaults, whatever the file says.
 
     Raises
     ------
@@ -133,7 +135,7 @@ def unpack_model(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMean
         _check_labels(path, arrays["labels_"], len(centers))
     if "history_" in attributes:
         attributes["history_"] = [Iteration(*record) for record in attributes["history_"]]
-    attributes |= model._restored(arrays)
+    index, arrays = model.index_class.unpack(centers, arrays, facts)
     if facts["feature_names"] is not None:
         arrays["feature_names_in_"] = np.array(facts["feature_names"], object)
         if arrays["feature_names_in_"].shape != centers.shape[1:]:
@@ -144,9 +146,7 @@ def unpack_model(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMean
             raise FileFormatError(f"'{path}' must hold fitted attributes, but holds '{name}'")
         setattr(model, name, value)
     _check_plain(path, fitted)
-    _check_probes(path, facts["n_probes"], len(centers))
-    model._n_probes = facts["n_probes"]
-    model._cells = {}
+    model.center_index_ = index
     return model
 
 
@@ -155,13 +155,21 @@ def _new_model(path: Path, name: str, parameters: dict[str, Any]) -> BaseKMeans:
     kind = _find_class(name)
     if kind is None:
         raise FileFormatError(f"'{path}' must hold a model of this library, but holds a '{name}'")
-    model: BaseKMeans = kind(**_describing(parameters))
+    described = _describing(parameters)
+    switches = {
+        name: described.pop(name)
+        for name in Method._fields
+        if name not in kind._get_param_names() and name in described
+    }
+    if "method" in kind._get_param_names():
+        described["method"] = Method(**switches)
+    model: BaseKMeans = kind(**described)
     model._check_parameters()
     return model
 
 
 def _find_class(name: str) -> type[BaseKMeans] | None:
-    """The estimator of a name."""
+    """The class of a name."""
     for module in map(import_module, HOMES):
         found = getattr(module, name) if name in module.__all__ else None
         if isinstance(found, type) and hasattr(found, "save"):
@@ -196,13 +204,3 @@ def _check_sizes(path: Path, sizes: NDArray[Any], n_clusters: int) -> None:
 def _check_labels(path: Path, labels: NDArray[Any], n_clusters: int) -> None:
     if labels.ndim != 1 or labels.dtype != np.int32 or labels.min() < 0 or labels.max() >= n_clusters:
         raise FileFormatError(f"'{path}' must hold labels from 0 to {n_clusters - 1}, but some are not")
-
-
-def _check_probes(path: Path, n_probes: Any, n_centers: int) -> None:
-    """How many cells ``predict`` looks into, where it needs them."""
-    if n_probes is None and n_centers <= MANY_CENTERS:
-        return
-    if type(n_probes) is not int or not 0 < n_probes <= count_cells(n_centers):
-        raise FileFormatError(
-            f"'{path}' must look into 1 to {count_cells(n_centers)} cells, but n_probes is {n_probes}"
-        )

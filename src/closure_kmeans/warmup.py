@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import ClosureKMeans, quantizer
-from closure_kmeans._parallel import Threads, count_threads
+from closure_kmeans import ClosureKMeans
 from closure_kmeans.base import BaseKMeans
+from closure_kmeans.search import compile_cells
 
 
 def compile_kernels(dtype: np.dtype[Any]) -> None:
@@ -30,7 +30,7 @@ def compile_kernels(dtype: np.dtype[Any]) -> None:
                 model = kind(64, max_iter=2, random_state=0).fit(rows, sample_weight=sample_weight)
     model.predict(X)
     model.several_nearest(X, 2)
-    _search_cells(X, model)
+    compile_cells(X, model.cluster_centers_)
     if dtype == np.uint8 and find_spec("cv2") is not None:
         compile_retrieval(model)
 
@@ -38,8 +38,7 @@ def compile_kernels(dtype: np.dtype[Any]) -> None:
 def compile_learning(dtype: np.dtype[Any], method: str, n_words: int) -> None:
     """Call what it takes to learn so many visual words from descriptors of a type, by one of the methods."""
     model = few_words(dtype, method)
-    if n_words > quantizer.MANY_CENTERS:
-        _search_cells(_few_rows(dtype), model)  # for a start from random rows
+    compile_cells(_few_rows(dtype), model.cluster_centers_)  # for a start from random rows
 
 
 @cache
@@ -47,17 +46,12 @@ def few_words(dtype: np.dtype[Any], method: str) -> BaseKMeans:
     """Some words of a few descriptors, by one of the methods."""
     from closure_kmeans.retrieval import METHODS
 
-    return METHODS[method](64, max_iter=2, random_state=0).fit(_few_rows(dtype))
+    model: BaseKMeans = METHODS[method](64, max_iter=2, random_state=0).fit(_few_rows(dtype))
+    return model
 
 
 def _few_rows(dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.random.default_rng(0).integers(0, 100, (400, 32)).astype(dtype)
-
-
-def _search_cells(X: NDArray[Any], model: BaseKMeans) -> None:
-    with Threads(count_threads(None)) as threads:
-        cells = model._quantizer(model.cluster_centers_.dtype.type, threads)
-        quantizer.quantize(X, cells, threads)
 
 
 def compile_retrieval(model: BaseKMeans) -> None:

@@ -15,14 +15,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from closure_kmeans import _validation as check
-from closure_kmeans._parallel import Threads
-from closure_kmeans.baselines import _kernels
+from closure_kmeans import validation as check
+from closure_kmeans.baselines import kernels
 from closure_kmeans.baselines.flat import Assign, FlatKMeans
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.iteration import Iteration
+from closure_kmeans.nearest import search_block
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, rows_per_block, shifted
-from closure_kmeans.quantizer import search_block
 
 
 class Forest(NamedTuple):
@@ -82,7 +82,7 @@ class ApproximateKMeans(FlatKMeans):
         max_time: float | None = None,
         tree_dims: int | None = 16,
         random_state: int | np.random.RandomState | None = None,
-        n_jobs: int | None = None,
+        n_threads: int | None = None,
         callback: Callable[[Iteration], Any] | None = None,
         verbose: int = 0,
     ) -> None:
@@ -94,7 +94,7 @@ class ApproximateKMeans(FlatKMeans):
             max_time=max_time,
             tree_dims=tree_dims,
             random_state=random_state,
-            n_jobs=n_jobs,
+            n_threads=n_threads,
             callback=callback,
             verbose=verbose,
         )
@@ -122,7 +122,7 @@ class ApproximateKMeans(FlatKMeans):
         def assign(clusters: Clusters, labels: NDArray[np.int32]) -> tuple[NDArray[np.int32], int]:
             forest = grow_forest(clusters.centers, self.n_trees, rng, threads)
             own = labels if self.refined else None
-            return search_forest(rows, clusters.centers, points.mean, forest, self.n_candidates, own, threads)
+            return search_forest(rows, clusters.centers, points.offset, forest, self.n_candidates, own, threads)
 
         return assign
 
@@ -132,7 +132,7 @@ def grow_forest(centers: NDArray[Any], n_trees: int, rng: np.random.Generator, t
     size = n_trees * (2 * len(centers) - 1)
     forest = Forest(np.empty(size, np.int32), np.zeros(size, centers.dtype), np.empty(size, np.int32))
     orders = rng.permuted(np.tile(np.arange(len(centers), dtype=np.int32), (n_trees, 1)), axis=1)
-    grow = partial(_kernels.grow_trees, centers, orders, rng.random(size), forest)
+    grow = partial(kernels.grow_trees, centers, orders, rng.random(size), forest)
     threads.for_each_block(grow, n_trees, 1)
     return forest
 
@@ -140,7 +140,7 @@ def grow_forest(centers: NDArray[Any], n_trees: int, rng: np.random.Generator, t
 def search_forest(
     X: NDArray[Any],
     centers: NDArray[Any],
-    mean: NDArray[Any],
+    offset: NDArray[Any],
     forest: Forest,
     n_candidates: int,
     own: NDArray[np.int32] | None,
@@ -149,15 +149,15 @@ def search_forest(
     """The nearest of the candidates of each row, and the number of pairs of row and candidate.
 
     ``own`` names a first candidate of each row, to be kept unless another is nearer. The centres are relative to
-    ``mean``, which is subtracted from the rows.
+    ``offset``, which is subtracted from the rows.
     """
     labels = np.empty(len(X), np.int32)
     first_candidates = np.full(len(X), -1, np.int32) if own is None else own
 
     def search(first: int, last: int) -> int:
-        rows = shifted(X[first:last], mean)
+        rows = shifted(X[first:last], offset)
         ours = first_candidates[first:last]
-        return _kernels.search_forest(rows, centers, forest, n_candidates, ours, labels[first:last], 0, len(rows))
+        return kernels.search_forest(rows, centers, forest, n_candidates, ours, labels[first:last], 0, len(rows))
 
     n_pairs = sum(threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X), threads)))
     return labels, n_pairs

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.distance import pdist
 
-from closure_kmeans import _validation as check
-from closure_kmeans._parallel import Threads
-from closure_kmeans.baselines import _kernels
+from closure_kmeans import validation as check
+from closure_kmeans.baselines import kernels
 from closure_kmeans.baselines.flat import Assign, FlatKMeans
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.iteration import Iteration
-from closure_kmeans.partition import DATA_SAMPLE, principal_axes
+from closure_kmeans.parallel import Threads
 from closure_kmeans.points import BLOCK_VALUES, Points, as_numbers, rows_per_block, shifted
+from closure_kmeans.trees import DATA_SAMPLE, principal_axes
 
 # Points whose distances to each other show how far apart points are.
 RADIUS_SAMPLE = 1000
@@ -83,7 +83,7 @@ class CanopyKMeans(FlatKMeans):
         max_time: float | None = None,
         tree_dims: int | None = 16,
         random_state: int | np.random.RandomState | None = None,
-        n_jobs: int | None = None,
+        n_threads: int | None = None,
         callback: Callable[[Iteration], Any] | None = None,
         verbose: int = 0,
     ) -> None:
@@ -95,7 +95,7 @@ class CanopyKMeans(FlatKMeans):
             max_time=max_time,
             tree_dims=tree_dims,
             random_state=random_state,
-            n_jobs=n_jobs,
+            n_threads=n_threads,
             callback=callback,
             verbose=verbose,
         )
@@ -112,12 +112,12 @@ class CanopyKMeans(FlatKMeans):
     def _assignment(self, points: Points, rng: np.random.Generator, threads: Threads) -> Assign:
         axes = canopy_axes(points, self.canopy_dims, rng)
         canopies = draw_canopies(project(points, axes, threads), self.loose, self.tight, rng, threads)
-        n_blocks = -(-len(points.rows) // _kernels.CANOPY_ROWS)
+        n_blocks = -(-len(points.rows) // kernels.CANOPY_ROWS)
 
         def assign(clusters: Clusters, labels: NDArray[np.int32]) -> tuple[NDArray[np.int32], int]:
             new_labels = np.empty_like(labels)
             inside = centers_inside(canopies, clusters.centers @ axes, threads)
-            assign_blocks = partial(_kernels.assign_canopies, points, clusters, labels, canopies, *inside, new_labels)
+            assign_blocks = partial(kernels.assign_canopies, points, clusters, labels, canopies, *inside, new_labels)
             return new_labels, sum(threads.for_each_block(assign_blocks, n_blocks))
 
         return assign
@@ -127,9 +127,9 @@ def canopy_axes(points: Points, n_axes: int, rng: np.random.Generator) -> NDArra
     """The first principal directions of a sample of the points, one a column."""
     n_points, n_features = points.rows.shape
     if n_axes >= n_features:
-        return np.eye(n_features, dtype=points.mean.dtype)
+        return np.eye(n_features, dtype=points.offset.dtype)
     sample = as_numbers(points.rows[np.sort(rng.choice(n_points, min(n_points, DATA_SAMPLE), replace=False))])
-    return principal_axes(shifted(sample, points.mean), n_axes, int(rng.integers(2**31)))
+    return principal_axes(shifted(sample, points.offset), n_axes, int(rng.integers(2**31)))
 
 
 def project(points: Points, axes: NDArray[Any], threads: Threads) -> NDArray[Any]:
@@ -137,7 +137,7 @@ def project(points: Points, axes: NDArray[Any], threads: Threads) -> NDArray[Any
     rows = as_numbers(points.rows)
     coordinates = np.empty((len(rows), axes.shape[1]), axes.dtype)
     threads.for_each_block(
-        lambda first, last: np.dot(shifted(rows[first:last], points.mean), axes, out=coordinates[first:last]),
+        lambda first, last: np.dot(shifted(rows[first:last], points.offset), axes, out=coordinates[first:last]),
         len(rows),
         rows_per_block(rows),
     )
@@ -158,7 +158,7 @@ def draw_canopies(
     for middle in rng.permutation(n_points):
         if covered[middle]:
             continue
-        draw = partial(_kernels.draw_canopy, coordinates, middle, loose_radius**2, tight_radius**2, near, covered)
+        draw = partial(kernels.draw_canopy, coordinates, middle, loose_radius**2, tight_radius**2, near, covered)
         sizes = threads.for_each_block(draw, n_points, block)
         middles.append(middle)
         canopies.append(np.concatenate([near[i * block : i * block + size] for i, size in enumerate(sizes)]))

@@ -1,29 +1,31 @@
-"""Flat k-means but for the assignment, and the exact assignment: Lloyd's algorithm."""
+"""Flat k-means with any assignment, and exact assignment: Lloyd's algorithm."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from closure_kmeans._parallel import Threads
-from closure_kmeans.base import BaseKMeans, Outcome
+from closure_kmeans import validation as check
+from closure_kmeans.base import LocalKMeans, Problem, fitted_attributes
 from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.iteration import Clustering, Iteration, Step, alternate
+from closure_kmeans.nearest import nearest_centers
+from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import Points, as_numbers
-from closure_kmeans.quantizer import nearest_centers, sample_accuracy
 from closure_kmeans.recorder import Recorder
+from closure_kmeans.starts import start_labels
+from closure_kmeans.stores.memory import LocalState, MemoryStore
 
 # From clusters and the points' labels to new labels, and the number of pairs of point and centre that were compared.
 Assign: TypeAlias = Callable[[Clusters, NDArray[np.int32]], tuple[NDArray[np.int32], int]]
 
 
-class FlatKMeans(BaseKMeans):
-    """K-means but for the assignment."""
+class FlatKMeans(LocalKMeans):
+    """Flat k-means; subclasses define the assignment."""
 
     def __init__(
         self,
@@ -35,26 +37,29 @@ class FlatKMeans(BaseKMeans):
         max_time: float | None = None,
         tree_dims: int | None = 16,
         random_state: int | np.random.RandomState | None = None,
-        n_jobs: int | None = None,
+        n_threads: int | None = None,
         callback: Callable[[Iteration], Any] | None = None,
         verbose: int = 0,
     ) -> None:
-        super().__init__(
-            max_iter=max_iter,
-            tol=tol,
-            max_time=max_time,
-            tree_dims=tree_dims,
-            random_state=random_state,
-            n_jobs=n_jobs,
-            callback=callback,
-            verbose=verbose,
-        )
         self.n_clusters = n_clusters
         self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.max_time = max_time
+        self.tree_dims = tree_dims
+        self.random_state = random_state
+        self.n_threads = n_threads
+        self.callback = callback
+        self.verbose = verbose
+
+    def _check_parameters(self) -> None:
+        check.parameters(self)
+        check.integer("n_clusters", self.n_clusters, 1)
+        check.tree_dims(self.tree_dims)
 
     @abstractmethod
     def _assignment(self, points: Points, rng: np.random.Generator, threads: Threads) -> Assign:
-        """What assigns the points in each iteration; all that is done once is done here."""
+        """Prepare the assignment of the points, which is then called in each iteration."""
 
     @property
     def _may_rise(self) -> bool:
@@ -65,41 +70,60 @@ class FlatKMeans(BaseKMeans):
     def _n_trees(self) -> int:
         return 0
 
-    def _cluster(
-        self, points: Points, labels: NDArray[np.int32], rng: np.random.Generator, record: Recorder, threads: Threads
-    ) -> Outcome:
-        assign = self._assignment(points, rng, threads)
+    def _solve(self, problem: Problem) -> dict[str, Any]:
+        rows, weights, init, began = problem
+        check.enough_rows(self.n_clusters, rows)
+        check.memory(self.n_clusters, rows, self.tree_dims)
+        rng = check.generator(self.random_state)
+        with (
+            Threads(count_threads(self.n_threads)) as threads,
+            Recorder(self, began, len(rows), self.max_iter) as record,
+        ):
+            store = MemoryStore(rows, weights, self.n_clusters, tree_dims=self.tree_dims, rng=rng, threads=threads)
+            labels = start_labels(init, store)
+            assign = self._assignment(store.points, rng, threads)
+            state, stopped_by = self._improve(store, store.begin(labels), assign, record)
+            return fitted_attributes(store, state, stopped_by, record)
 
-        def take_step(state: Clustering) -> Step:
+    def _improve(
+        self, store: MemoryStore, start: LocalState, assign: Assign, record: Recorder
+    ) -> tuple[LocalState, str]:
+        def take_step(state: LocalState, number: int) -> Step[NDArray[np.int32]]:
             labels, n_pairs = assign(state.clusters, state.labels)
-            return move(points, state, labels, n_pairs, threads, n_trees=self._n_trees, may_rise=self._may_rise)
+            return move(
+                store.points,
+                state,
+                labels,
+                n_pairs,
+                store.threads,
+                n_trees=self._n_trees,
+                may_rise=self._may_rise,
+            )
 
-        start = Clustering(labels, update(points, labels, self.n_clusters, threads))
-        reason = self._count_start(start, len(labels), record)
+        reason = record.count_start(start, self.n_clusters) if np.ndim(self.init) == 2 else None
         if reason is not None:
-            return Outcome(start, reason, {})
-        state, stopped_by = alternate(
+            return start, reason
+        return alternate(
             start,
             take_step,
             n_done=len(record.history),
             max_iter=self.max_iter,
             tol=self.tol,
-            measure_accuracy=partial(sample_accuracy, points, threads),
+            measure_accuracy=store.accuracy,
             on_iteration=record,
         )
-        return Outcome(state, stopped_by, {})
 
 
 def move(
     points: Points,
-    state: Clustering,
+    state: LocalState,
     labels: NDArray[np.int32],
     n_pairs: int,
     threads: Threads,
     *,
     n_trees: int = 0,
     may_rise: bool = False,
-) -> Step:
+) -> Step[NDArray[np.int32]]:
     """Update the centres after an assignment. If the distortion rises though it may not, by rounding, nothing moves."""
     before = (state.labels, state.clusters)
     clusters = update(points, labels, len(state.clusters.centers), threads, before=before)
@@ -128,7 +152,7 @@ class LloydKMeans(FlatKMeans):
         rows = as_numbers(points.rows)
 
         def assign(clusters: Clusters, labels: NDArray[np.int32]) -> tuple[NDArray[np.int32], int]:
-            nearest, _ = nearest_centers(rows, clusters.centers, points.mean, threads)
+            nearest, _ = nearest_centers(rows, clusters.centers, points.offset, threads)
             return nearest, len(rows) * len(clusters.centers)
 
         return assign

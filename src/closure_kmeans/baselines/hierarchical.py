@@ -6,27 +6,32 @@ candidates of a point are the siblings of its cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from closure_kmeans import _validation as check
-from closure_kmeans._kernels import group_by_label
-from closure_kmeans._parallel import Threads, count_threads
-from closure_kmeans.base import BaseKMeans, Outcome
-from closure_kmeans.baselines import _kernels
+from closure_kmeans import validation as check
+from closure_kmeans.base import LocalKMeans, Problem, fitted_attributes
+from closure_kmeans.baselines import kernels
 from closure_kmeans.baselines.flat import move
 from closure_kmeans.clusters import update
 from closure_kmeans.iteration import Clustering, Iteration, Step, alternate
+from closure_kmeans.kernels import group_by_label
+from closure_kmeans.nearest import squared_distances
+from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import Points, as_numbers, hash_rows, precision, shifted
-from closure_kmeans.quantizer import sample_accuracy, squared_distances
 from closure_kmeans.recorder import Recorder
+from closure_kmeans.search import CenterIndex
+from closure_kmeans.stores.memory import LocalState, MemoryStore
+
+# Before the names of the arrays of a tree in a file.
+LEVELS = "levels_."
 
 
-class Level(NamedTuple):
+class TreeLevel(NamedTuple):
     """The nodes of one level of the tree."""
 
     centers: NDArray[Any]  # (n_nodes, d)
@@ -40,7 +45,58 @@ class Copies(NamedTuple):
     weights: NDArray[np.float64]  # (m,) of all its copies
 
 
-class HierarchicalKMeans(BaseKMeans):
+class TreeIndex(CenterIndex):
+    """The centres of a tree: a row descends it, to the nearest child of each node."""
+
+    def __init__(
+        self, centers: ArrayLike, *, levels: Sequence[TreeLevel] = (), sample: ArrayLike | None = None
+    ) -> None:
+        super().__init__(centers, sample=sample)
+        self.levels = list(levels)
+
+    def find(self, rows: NDArray[Any], exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """The cluster that each row comes to, or with ``exact`` the nearest of all; and the squared distance."""
+        if exact:
+            return super().find(rows, exact)
+        labels = self.paths(rows)[:, -1]
+        centers = self.centers.astype(precision(rows.dtype))
+        return labels, squared_distances(rows, centers, np.zeros_like(centers[0]), labels)
+
+    def paths(self, rows: NDArray[Any]) -> NDArray[np.int32]:
+        """The nodes that each row comes to, an (n, depth) array."""
+        stored = rows.view(np.uint16) if rows.dtype == np.float16 else rows
+        paths = np.zeros((len(rows), len(self.levels) + 1), np.int32, order="F")  # the root first
+        with Threads(count_threads(self.n_threads)) as threads:
+            for level, (centers, starts) in enumerate(self.levels):
+                centers = centers.astype(precision(rows.dtype))
+                nearest = partial(kernels.nearest_children, stored, np.zeros_like(centers[0]), centers, starts)
+                threads.for_each_block(partial(nearest, paths[:, level], paths[:, level + 1]), len(rows))
+        return paths[:, 1:]
+
+    def pack(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and facts for a file: the tree, beside those of the centres."""
+        arrays, facts = super().pack()
+        names = [(f"{LEVELS}{i}.", level) for i, level in enumerate(self.levels)]
+        arrays |= {f"{name}starts": level.starts for name, level in names}
+        arrays |= {f"{name}centers": level.centers for name, level in names[:-1]}  # the last are the clusters
+        return arrays, facts
+
+    @classmethod
+    def unpack(
+        cls, centers: NDArray[Any], arrays: dict[str, NDArray[Any]], facts: dict[str, Any]
+    ) -> tuple[Self, dict[str, NDArray[Any]]]:
+        """The index of a file, and its other arrays. Raises ``ValueError`` if the tree is not one of these centres."""
+        index, arrays = super().unpack(centers, arrays, facts)
+        n_levels = sum(name.endswith(".starts") for name in arrays)
+        arrays[f"{LEVELS}{n_levels - 1}.centers"] = centers
+        for i in range(n_levels):
+            level = TreeLevel(arrays.pop(f"{LEVELS}{i}.centers"), arrays.pop(f"{LEVELS}{i}.starts"))
+            check_level(i, level, 1 if i == 0 else len(index.levels[-1].centers), centers)
+            index.levels.append(level)
+        return index, arrays
+
+
+class HierarchicalKMeans(LocalKMeans):
     """Hierarchical k-means: every cluster is split into ``branching`` clusters, ``depth`` times.
 
     The leaves of the tree are the clusters. There are ``branching ** depth`` of them, or fewer where a node has fewer
@@ -62,7 +118,7 @@ class HierarchicalKMeans(BaseKMeans):
 
     Attributes
     ----------
-    levels_ : list of Level
+    levels_ : list of TreeLevel
         The tree, from the root's children down: ``centers`` are the nodes of a level, and node v of the level above
         has the children from ``starts[v]`` up to ``starts[v + 1]``. The last level's centres are ``cluster_centers_``.
 
@@ -84,6 +140,9 @@ class HierarchicalKMeans(BaseKMeans):
     (20000, 3)
     """
 
+    index_class = TreeIndex
+    center_index_: TreeIndex
+
     def __init__(
         self,
         branching: int = 10,
@@ -93,69 +152,77 @@ class HierarchicalKMeans(BaseKMeans):
         tol: float = 5e-4,
         max_time: float | None = None,
         random_state: int | np.random.RandomState | None = None,
-        n_jobs: int | None = None,
+        n_threads: int | None = None,
         callback: Callable[[Iteration], Any] | None = None,
         verbose: int = 0,
     ) -> None:
-        super().__init__(
-            max_iter=max_iter,
-            tol=tol,
-            max_time=max_time,
-            tree_dims=None,  # it starts from no tree
-            random_state=random_state,
-            n_jobs=n_jobs,
-            callback=callback,
-            verbose=verbose,
-        )
         self.branching = branching
         self.depth = depth
+        self.max_iter = max_iter
+        self.tol = tol
+        self.max_time = max_time
+        self.random_state = random_state
+        self.n_threads = n_threads
+        self.callback = callback
+        self.verbose = verbose
+
+    @property
+    def levels_(self) -> list[TreeLevel]:
+        """The tree, from the root's children down."""
+        return self.center_index_.levels
 
     def _check_parameters(self) -> None:
         check.parameters(self)
         check.integer("branching", self.branching, 2)
         check.integer("depth", self.depth, 1)
 
-    def _start(self) -> tuple[int, str | ArrayLike]:
-        return 1, "tree"  # the root
+    def _solve(self, problem: Problem) -> dict[str, Any]:
+        rows, weights, _, began = problem
+        check.enough_rows(1, rows)
+        check.memory(1, rows, None)
+        rng = check.generator(self.random_state)
+        with (
+            Threads(count_threads(self.n_threads)) as threads,
+            Recorder(self, began, len(rows), self.depth * self.max_iter) as record,
+        ):
+            store = MemoryStore(rows, weights, 1, tree_dims=None, rng=rng, threads=threads)
+            state, levels, stopped_by = self._split(store, record)
+            return fitted_attributes(store, state, stopped_by, record, partial(TreeIndex, levels=levels))
 
-    @property
-    def _most_iterations(self) -> int:
-        return self.depth * self.max_iter
-
-    def _cluster(
-        self, points: Points, labels: NDArray[np.int32], rng: np.random.Generator, record: Recorder, threads: Threads
-    ) -> Outcome:
-        states = [Clustering(labels, update(points, labels, 1, threads))]  # the root, and one for each level
-        levels: list[Level] = []
+    def _split(self, store: MemoryStore, record: Recorder) -> tuple[LocalState, list[TreeLevel], str]:
+        """Split the root, and the nodes of each level, until the tree is as deep as it should be."""
+        points, threads = store.points, store.threads
+        states = [store.begin(store.tree_labels())]  # the root, and one for each level
+        levels: list[TreeLevel] = []
         reasons: list[str] = []
         try:
             copies = find_copies(points)
             while len(levels) < self.depth and (not reasons or reasons[-1] in ("converged", "max_iter")):
                 n_before = len(record.history)
-                start, starts = split_nodes(points, states[-1], self.branching, copies, rng, threads)
-                state, reason = self._improve(points, start, states[-1].labels, starts, record, threads)
+                start, starts = split_nodes(points, states[-1], self.branching, copies, store.rng, threads)
+                state, reason = self._improve(store, start, states[-1].labels, starts, record)
                 reasons.append(reason)
                 if len(record.history) > n_before:  # else it was interrupted before there was anything to keep
                     states.append(state)
-                    levels.append(Level(state.clusters.centers + points.mean, starts))
+                    levels.append(TreeLevel(state.clusters.centers + points.offset, starts))
         except KeyboardInterrupt:
             reasons.append("interrupted")
         stopped_by = "max_iter" if reasons[-1] == "converged" and "max_iter" in reasons else reasons[-1]
-        return Outcome(states[-1], stopped_by, {"levels_": levels})
+        return states[-1], levels, stopped_by
 
     def _improve(
         self,
-        points: Points,
-        start: Clustering,
+        store: MemoryStore,
+        start: LocalState,
         nodes: NDArray[np.int32],
         starts: NDArray[np.int64],
         record: Recorder,
-        threads: Threads,
-    ) -> tuple[Clustering, str]:
+    ) -> tuple[LocalState, str]:
         """K-means in every node at once."""
+        points, threads = store.points, store.threads
         n_pairs = int(np.diff(starts)[nodes].sum())
 
-        def take_step(state: Clustering) -> Step:
+        def take_step(state: LocalState, number: int) -> Step[NDArray[np.int32]]:
             labels = assign_children(points, state.clusters.centers, nodes, starts, threads)
             return move(points, state, labels, n_pairs, threads)
 
@@ -164,7 +231,7 @@ class HierarchicalKMeans(BaseKMeans):
             take_step,
             max_iter=self.max_iter,
             tol=self.tol,
-            measure_accuracy=partial(sample_accuracy, points, threads),
+            measure_accuracy=store.accuracy,
             on_iteration=record,
         )
 
@@ -174,7 +241,7 @@ class HierarchicalKMeans(BaseKMeans):
         Column l holds nodes of ``levels_[l]``, numbered from 0 in each level; the last column is what ``predict``
         gives.
         """
-        return self._descend(self._check(X), self.levels_)
+        return self.center_index_.paths(self._check(X))
 
     def predict(self, X: ArrayLike, *, exact: bool = False) -> NDArray[np.int32]:
         """The cluster that each row comes to as it descends the tree: the nearest child, level by level.
@@ -183,43 +250,8 @@ class HierarchicalKMeans(BaseKMeans):
         """
         return super().predict(X, exact=exact)
 
-    def _nearest(self, rows: NDArray[Any], exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        if exact:
-            return super()._nearest(rows, exact)
-        labels = self._descend(rows, self.levels_)[:, -1]
-        centers = self.cluster_centers_.astype(precision(rows.dtype))
-        return labels, squared_distances(rows, centers, np.zeros_like(centers[0]), labels)
 
-    def _labels_of(self, rows: NDArray[Any], fitted: dict[str, Any]) -> NDArray[np.int32]:
-        return self._descend(rows, fitted["levels_"])[:, -1]
-
-    def _stored_arrays(self) -> dict[str, NDArray[Any]]:
-        names = [(f"levels_.{i}.", level) for i, level in enumerate(self.levels_)]
-        starts: dict[str, NDArray[Any]] = {f"{name}starts": level.starts for name, level in names}
-        return starts | {f"{name}centers": level.centers for name, level in names[:-1]}  # the last are the clusters
-
-    def _restored(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        n_levels = sum(name.endswith(".starts") for name in arrays)
-        arrays[f"levels_.{n_levels - 1}.centers"] = arrays["cluster_centers_"]
-        levels: list[Level] = []
-        for i in range(n_levels):
-            level = Level(arrays.pop(f"levels_.{i}.centers"), arrays.pop(f"levels_.{i}.starts"))
-            check_level(i, level, 1 if i == 0 else len(levels[-1].centers), arrays["cluster_centers_"])
-            levels.append(level)
-        return {"levels_": levels}
-
-    def _descend(self, rows: NDArray[Any], levels: list[Level]) -> NDArray[np.int32]:
-        stored = rows.view(np.uint16) if rows.dtype == np.float16 else rows
-        paths = np.zeros((len(rows), len(levels) + 1), np.int32, order="F")  # the root first
-        with Threads(count_threads(self.n_jobs)) as threads:
-            for level, (centers, starts) in enumerate(levels):
-                centers = centers.astype(precision(rows.dtype))
-                nearest = partial(_kernels.nearest_children, stored, np.zeros_like(centers[0]), centers, starts)
-                threads.for_each_block(partial(nearest, paths[:, level], paths[:, level + 1]), len(rows))
-        return paths[:, 1:]
-
-
-def check_level(number: int, level: Level, n_parents: int, clusters: NDArray[Any]) -> None:
+def check_level(number: int, level: TreeLevel, n_parents: int, clusters: NDArray[Any]) -> None:
     """A level from elsewhere must be one: finite centres, and children of every node above."""
     centers, starts = level
     if centers.ndim != 2 or centers.shape[1:] != clusters.shape[1:] or centers.dtype != clusters.dtype:
@@ -242,8 +274,8 @@ def find_copies(points: Points) -> Copies:
 
 
 def split_nodes(
-    points: Points, parents: Clustering, branching: int, copies: Copies, rng: np.random.Generator, threads: Threads
-) -> tuple[Clustering, NDArray[np.int64]]:
+    points: Points, parents: LocalState, branching: int, copies: Copies, rng: np.random.Generator, threads: Threads
+) -> tuple[LocalState, NDArray[np.int64]]:
     """Split every node by random rows of it: the children, and where each node's begin.
 
     A node gets as many children as it has different rows, and at most ``branching``.
@@ -255,7 +287,7 @@ def split_nodes(
     n_children = np.minimum(np.diff(begins), branching)
     starts = np.append(0, np.cumsum(n_children))
     places = np.arange(starts[-1]) + np.repeat(begins[:-1] - starts[:-1], n_children)
-    seeds = shifted(as_numbers(points.rows[drawn[members[places]]]), points.mean)
+    seeds = shifted(as_numbers(points.rows[drawn[members[places]]]), points.offset)
     labels = assign_children(points, seeds, parents.labels, starts, threads)
     return Clustering(labels, update(points, labels, len(seeds), threads)), starts
 
@@ -265,7 +297,7 @@ def assign_children(
 ) -> NDArray[np.int32]:
     """The nearest child of each point's node. None is left empty."""
     labels = np.empty_like(nodes)
-    nearest = partial(_kernels.nearest_children, points.rows, points.mean, centers, starts, nodes, labels)
+    nearest = partial(kernels.nearest_children, points.rows, points.offset, centers, starts, nodes, labels)
     threads.for_each_block(nearest, len(nodes))
     empty = np.flatnonzero(np.bincount(labels, minlength=len(centers)) == 0)
     for node in np.unique(np.searchsorted(starts, empty, side="right") - 1):

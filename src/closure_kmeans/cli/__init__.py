@@ -8,17 +8,38 @@ from typing import Any
 import click
 
 from closure_kmeans import __version__
-from closure_kmeans.cli import demo, doctor, explore, export, fit, info, predict, repository, retrieval
+from closure_kmeans.cli import demo, doctor, explore, export, fit, info, predict, retrieval
 from closure_kmeans.cli.common import INTERRUPTED, example
+
+# Options of version 0.1, and what to write instead.
+RENAMED_OPTIONS = {
+    "--accuracy": "--target-accuracy",
+    "--clusters": "--n-clusters",
+    "--dask": "--client",
+    "--nearest": "--n-nearest",
+    "--partitions": "--n-partitions",
+    "--results": "--n-results",
+    "--scratch": "the environment variable TMPDIR",
+    "--seed": "--random-state",
+    "--threads": "--n-threads",
+    "--words": "--n-words",
+}
+# Commands of version 0.1, and what to write instead, in a clone of the repository.
+REMOVED_COMMANDS = {"bench": "python -m benchmarks.rivals", "paper": "python -m benchmarks.paper"}
 
 
 class Commands(click.Group):
-    """Commands that end in one line, not in a trace, when the input is to blame."""
+    """Commands whose errors are one line, without a traceback."""
 
     def invoke(self, context: click.Context) -> Any:
         """Run a command."""
         try:
             return super().invoke(context)
+        except click.NoSuchOption as error:
+            if error.option_name not in RENAMED_OPTIONS:
+                raise
+            new = RENAMED_OPTIONS[error.option_name]
+            raise click.UsageError(f"{error.option_name} is {new} since version 0.2", error.ctx) from error
         except KeyboardInterrupt as interrupt:
             click.echo(f"interrupted; {str(interrupt) or 'what was not finished is not written'}", err=True)
             context.exit(INTERRUPTED)
@@ -30,8 +51,19 @@ class Commands(click.Group):
         except (ValueError, TypeError, ImportError, MemoryError) as error:
             raise click.ClickException(str(error)) from error
 
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; name its successor if it was removed."""
+        if arguments[0] in REMOVED_COMMANDS:
+            raise click.UsageError(
+                f"{arguments[0]} is no command since version 0.2: in a clone of the repository, use "
+                f"{REMOVED_COMMANDS[arguments[0]]}"
+            )
+        return super().resolve_command(context, arguments)
+
     def list_commands(self, context: click.Context) -> list[str]:
-        """The commands in the order in which a user meets them."""
+        """The commands in the order in which they were added."""
         return list(self.commands)
 
 
@@ -57,8 +89,6 @@ for _command in (
     retrieval.retrieval,
     explore.explore,
     explore.report,
-    repository.bench,
-    repository.paper,
     demo.demo,
     doctor.doctor,
     doctor.warmup,

@@ -52,7 +52,8 @@ with_compared = together(
     "compared",
     Compared,
     click.option(
-        "--words",
+        "--n-words",
+        "words",
         type=numbers,
         metavar="N,N,...",
         default="10000,100000",
@@ -90,8 +91,8 @@ with_compared = together(
 
 @click.command(
     epilog=example(
-        "closure-kmeans retrieval evaluate ukbench IMAGES/ --words 10000,100000 --methods closure,hkm,akm",
-        "closure-kmeans retrieval evaluate oxford IMAGES/ GROUND_TRUTH/ --words 1000000 --rerank --json",
+        "closure-kmeans retrieval evaluate ukbench IMAGES/ --n-words 10000,100000 --methods closure,hkm,akm",
+        "closure-kmeans retrieval evaluate oxford IMAGES/ GROUND_TRUTH/ --n-words 1000000 --rerank --json",
     )
 )
 @click.argument("protocol", type=click.Choice(["ukbench", "oxford"]))
@@ -137,7 +138,7 @@ def evaluate(
             queries,
             folder=collecting.work,
             key=key,
-            n_jobs=manner.threads,
+            n_threads=manner.n_threads,
             verbose=manner.shows_progress,
         )
         for row in rows:

@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from closure_kmeans import metrics
-from closure_kmeans._compiler import LOGGER
-from closure_kmeans._files import check_room
 from closure_kmeans.base import BaseKMeans
+from closure_kmeans.compiler import LOGGER
+from closure_kmeans.files import check_room
 from closure_kmeans.vectors import FileFormatError, Vectors, is_shard, open_vectors, save_vectors
 
 # Bytes in a file: of a label, of a distance, and of where the rows of a cluster start.
@@ -187,16 +186,18 @@ def _with_vectors(path: click.Path, command: Command) -> Command:
 
 
 def with_threads(command: Command) -> Command:
-    """The option --threads."""
-    return click.option("--threads", type=click.IntRange(1), show_default="all cores", help="Number of threads.")(
+    """Add the option --n-threads."""
+    return click.option("--n-threads", type=click.IntRange(1), show_default="all cores", help="Number of threads.")(
         command
     )
 
 
 def with_seed(command: Command) -> Command:
-    """The option --seed."""
+    """Add the option --random-state."""
     kind = click.IntRange(0, 2**32 - 1)
-    return click.option("--seed", type=kind, default=0, show_default=True, help="Seed of the randomness.")(command)
+    return click.option("--random-state", type=kind, default=0, show_default=True, help="Seed of the randomness.")(
+        command
+    )
 
 
 def with_quiet(command: Command) -> Command:
@@ -231,7 +232,7 @@ def long_work() -> Iterator[None]:
 class Manner(NamedTuple):
     """How a command works and speaks."""
 
-    threads: int | None
+    n_threads: int | None
     as_json: bool
     quiet: bool
 
@@ -296,11 +297,10 @@ def assign(
             try:
                 if not known:
                     labels[batch] = model.predict(block, exact=exact)
-                counted = model._counted(block) if distances else block
+                if distances:
+                    squares[batch] = model.squared_distances(block, labels[batch])
             except ValueError as error:  # names a row of the batch
                 raise ValueError(f"{error} (rows are counted from {first} on)" if first else str(error)) from error
-            if distances:
-                squares[batch] = metrics.squared_distances(counted, model.cluster_centers_, labels[batch])
             bar.update(len(block))
     return labels, squares
 

@@ -19,8 +19,8 @@ from closure_kmeans.demo import (
 )
 
 
-@click.command(epilog=example("closure-kmeans demo --clusters 2000 --output curves.png"))
-@click.option("--clusters", type=click.IntRange(1), default=2000, show_default=True, help="Number of clusters.")
+@click.command(epilog=example("closure-kmeans demo --n-clusters 2000 --output curves.png"))
+@click.option("--n-clusters", type=click.IntRange(1), default=2000, show_default=True, help="Number of clusters.")
 @with_threads
 @with_seed
 @output_option(
@@ -30,21 +30,21 @@ from closure_kmeans.demo import (
     show_default=True,
     help="Where to write the picture.",
 )
-def demo(clusters: int, threads: int | None, seed: int, output: str) -> None:
+def demo(n_clusters: int, n_threads: int | None, random_state: int, output: str) -> None:
     """Compare with exact Lloyd on real data.
 
     The data are 20,000 SIFT descriptors; a table and a picture show distortion and time.
     """
     X = load_sift()
-    title = f"{len(X):,} SIFT descriptors into {clusters:,} clusters"
+    title = f"{len(X):,} SIFT descriptors into {n_clusters:,} clusters"
     click.echo(title)
-    seconds = prepare_kernels(X, clusters, seed=seed, n_threads=threads)
+    seconds = prepare_kernels(X, n_clusters, seed=random_state, n_threads=n_threads)
     click.echo(f"kernels ready in {seconds:.1f} s (compiled on the first run, cached after that)")
     with progress_bar("cluster closures", ClosureKMeans().max_iter) as advance:
-        closures = run_closures(X, clusters, seed=seed, n_threads=threads, on_iteration=advance)
+        closures = run_closures(X, n_clusters, seed=random_state, n_threads=n_threads, on_iteration=advance)
     click.echo("exact Lloyd runs twice: once on the clock, and once more to record its curve")
     with progress_bar("exact Lloyd", LLOYD_ITERATIONS) as advance:
-        lloyd = run_lloyd(X, clusters, seed=seed, n_threads=threads, on_iteration=advance)
+        lloyd = run_lloyd(X, n_clusters, seed=random_state, n_threads=n_threads, on_iteration=advance)
 
     click.echo(f"\n{format_table([closures, lloyd])}\n")
     try:

@@ -15,10 +15,10 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 import closure_kmeans
-from closure_kmeans._cache import ADVICE, folders, holds_kernels, is_writable
-from closure_kmeans._parallel import count_threads
-from closure_kmeans._validation import DTYPES, physical_memory
+from closure_kmeans.cache import ADVICE, folders, holds_kernels, is_writable
 from closure_kmeans.cli.common import example, report, with_json, with_quiet
+from closure_kmeans.parallel import count_threads
+from closure_kmeans.validation import DTYPES, physical_memory
 from closure_kmeans.warmup import compile_kernels
 
 # Extras for those who work on this library.

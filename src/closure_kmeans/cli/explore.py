@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import closure_kmeans
-from closure_kmeans._files import library
 from closure_kmeans.cli.common import (
     EXISTING,
     EXISTING_FILE,
@@ -26,6 +25,7 @@ from closure_kmeans.cli.common import (
 )
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.demo import prepare_kernels
+from closure_kmeans.files import library
 from closure_kmeans.vectors import FileFormatError, Vectors
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ with_items = together(
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 def explore(
     items: Items,
-    threads: int | None,
+    n_threads: int | None,
     quiet: bool,
     index_file: str | None,
     checkpoint: str | None,
@@ -108,7 +108,7 @@ def explore(
 
     catalog = None
     if items.model is not None or (index_file is None and checkpoint is None):
-        catalog = _open_catalog(items, threads, quiet)
+        catalog = _open_catalog(items, n_threads, quiet)
     shown = None if catalog is None else fit_of_model(catalog.model)
     listening = bind(host, port)
     allowed = access(host, listening.getsockname()[0])
@@ -153,7 +153,7 @@ def explore(
 )
 def report(
     items: Items,
-    threads: int | None,
+    n_threads: int | None,
     quiet: bool,
     output: str,
     clusters: int,
@@ -168,7 +168,7 @@ def report(
     _check_call(items)
     from closure_kmeans.explorer.report import write_report
 
-    catalog = _open_catalog(items, threads, quiet)
+    catalog = _open_catalog(items, n_threads, quiet)
     if sort not in catalog.measures:
         raise click.UsageError(f"--sort {sort} needs distances: give the vectors by --vectors")
     if show not in (catalog.shows or ["random"]):
@@ -186,16 +186,16 @@ def _check_call(items: Items) -> None:
         raise click.UsageError(f"{', '.join(given)} must come with MODEL")
 
 
-def _open_catalog(items: Items, threads: int | None, quiet: bool) -> Catalog:
+def _open_catalog(items: Items, n_threads: int | None, quiet: bool) -> Catalog:
     """The clusters of a model and what is known of its items; or those of the embedded data."""
     from closure_kmeans.explorer.catalog import Catalog
     from closure_kmeans.explorer.pictures import open_pictures
 
     rows: NDArray[Any] | Vectors | None
     if items.model is None:
-        fitted, rows = _fit_embedded(threads, quiet)
+        fitted, rows = _fit_embedded(n_threads, quiet)
     else:
-        fitted = closure_kmeans.load(items.model).set_params(n_jobs=threads)
+        fitted = closure_kmeans.load(items.model).set_params(n_threads=n_threads)
         rows = None if items.vectors is None else read_vectors(items.vectors, items.name)
     labels = _labels_of(fitted, items.labels, None if rows is None else len(rows))
     for option in ("images", "metadata"):
@@ -211,12 +211,12 @@ def _open_catalog(items: Items, threads: int | None, quiet: bool) -> Catalog:
     return Catalog(fitted, rows, labels=labels, squares=squares, pictures=pictures, metadata=about)
 
 
-def _fit_embedded(threads: int | None, quiet: bool) -> tuple[BaseKMeans, NDArray[np.uint8]]:
+def _fit_embedded(n_threads: int | None, quiet: bool) -> tuple[BaseKMeans, NDArray[np.uint8]]:
     X = load_sift()
     if not quiet:
         click.echo(f"{len(X):,} embedded SIFT descriptors into {N_CLUSTERS} clusters", err=True)
-    prepare_kernels(X, N_CLUSTERS, seed=0, n_threads=threads)  # so that the fit's times are its own
-    return closure_kmeans.ClosureKMeans(n_clusters=N_CLUSTERS, random_state=0, n_jobs=threads).fit(X), X
+    prepare_kernels(X, N_CLUSTERS, seed=0, n_threads=n_threads)  # so that the fit's times are its own
+    return closure_kmeans.ClosureKMeans(n_clusters=N_CLUSTERS, random_state=0, n_threads=n_threads).fit(X), X
 
 
 def _labels_of(fitted: BaseKMeans, path: str | None, n_rows: int | None) -> NDArray[np.int32] | None:

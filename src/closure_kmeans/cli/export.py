@@ -67,7 +67,7 @@ def export(
     distances: str | None,
     members: str | None,
     table: str | None,
-    threads: int | None,
+    n_threads: int | None,
     quiet: bool,
 ) -> None:
     """Write MODEL for other tools.
@@ -83,7 +83,7 @@ def export(
     if about_rows and vectors is None:
         raise click.UsageError(f"'{about_rows[0]}' is about rows: give them by --vectors")
     keep_apart([model, vectors], list(targets))
-    fitted = closure_kmeans.load(model).set_params(n_jobs=threads)
+    fitted = closure_kmeans.load(model).set_params(n_threads=n_threads)
     n_clusters = len(fitted.cluster_centers_)
     if centers is not None:
         save_vectors(centers, fitted.cluster_centers_)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ import numpy as np
 from click.core import ParameterSource
 from numpy.typing import NDArray
 
-from closure_kmeans import ClosureKMeans, load
-from closure_kmeans.base import BaseKMeans
+from closure_kmeans import PAPER, ClosureKMeans, Method, load
 from closure_kmeans.checkpoint import checkpoint_file, describe_checkpoint, read_centers
 from closure_kmeans.cli.common import (
     INTERRUPTED,
@@ -43,10 +41,10 @@ from closure_kmeans.distributed import DistributedClosureKMeans
 from closure_kmeans.distributed.files import fit_folder
 from closure_kmeans.distributed.sources import describe_file, list_files
 from closure_kmeans.storage import model_size
-from closure_kmeans.vectors import Vectors, open_vectors
+from closure_kmeans.vectors import open_vectors
 
-# Options that a fit on a cluster has no use for.
-ON_ONE_MACHINE = ("max_size", "memory_limit", "scratch", "checkpoint", "checkpoint_every")
+# Options of a fit on one machine.
+ON_ONE_MACHINE = ("max_size", "memory_limit", "checkpoint", "checkpoint_every")
 
 
 class _Remembering(click.Command):
@@ -65,7 +63,7 @@ class _Remembering(click.Command):
     ),
 )
 @with_vectors_anywhere
-@click.option("-k", "--clusters", "n_clusters", type=click.IntRange(1), required=True, help="Number of clusters.")
+@click.option("-k", "--n-clusters", type=click.IntRange(1), required=True, help="Number of clusters.")
 @output_option("-o", "--output", suffixes=(".safetensors",), required=True, help="Where to write the model.")
 @output_option(
     "--labels", suffixes=(".npy",), standard=True, help="Where to write the cluster of each row; - is standard output."
@@ -81,8 +79,7 @@ class _Remembering(click.Command):
     "--tol", type=click.FloatRange(0), default=5e-4, show_default=True, help="Smallest change of the distortion."
 )
 @click.option(
-    "--accuracy",
-    "target_accuracy",
+    "--target-accuracy",
     type=click.FloatRange(0, 1),
     default=0.95,
     show_default=True,
@@ -98,7 +95,7 @@ class _Remembering(click.Command):
     "--init",
     default="tree",
     show_default=True,
-    help="tree, random, a model, a file of centres, or a checkpoint's folder.",
+    help="tree, random, or the centres of a model, a file, or the folder of a checkpoint.",
 )
 @click.option(
     "--metric",
@@ -107,12 +104,11 @@ class _Remembering(click.Command):
     show_default=True,
     help="cosine: only the directions of rows count.",
 )
-@click.option("--max-size", type=click.FloatRange(0), help="Rows that the largest cluster should have at most.")
-@click.option("--memory-limit", metavar="SIZE", help="Memory to take beyond the centres: 500MB, 1GB.")
+@click.option("--max-size", type=click.FloatRange(0), help="Upper bound on the cluster size, in rows.")
 @click.option(
-    "--scratch",
-    type=FileOrFolder(exists=True, file_okay=False, writable=True),
-    help="Folder of the temporary file of --memory-limit.",
+    "--memory-limit",
+    metavar="SIZE",
+    help="Memory beyond the centres: 500MB, 1GB.",
 )
 @click.option("--paper", is_flag=True, help="The algorithm exactly as the paper has it.")
 @click.option("--checkpoint", type=FileOrFolder(), help="Folder to save the fit to while it runs.")
@@ -125,9 +121,9 @@ class _Remembering(click.Command):
     help="Time between checkpoints.",
 )
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint or the storage, if there is one.")
-@click.option("--dask", metavar="ADDRESS", help="Address of a Dask scheduler; local: processes of this machine.")
-@click.option("--storage", metavar="URL", help="With --dask: folder or URL that all workers share.")
-@click.option("--partitions", type=click.IntRange(1), help="With --dask: parts that the rows are laid out in.")
+@click.option("--client", metavar="ADDRESS", help="Fit on Dask: address of a scheduler, or local.")
+@click.option("--storage", metavar="URL", help="With --client: folder or URL that all workers share.")
+@click.option("--n-partitions", type=click.IntRange(1), help="With --client: parts that the rows are laid out in.")
 @with_json
 @with_quiet
 @click.pass_context
@@ -141,9 +137,9 @@ def fit(
     training: bool,
     paper: bool,
     resume: bool,
-    dask: str | None,
+    client: str | None,
     storage: str | None,
-    partitions: int | None,
+    n_partitions: int | None,
     as_json: bool,
     quiet: bool,
     **settings: Any,
@@ -151,29 +147,29 @@ def fit(
     """Cluster the rows of VECTORS.
 
     VECTORS is a file (.npy, .fvecs, .bvecs, .fbin, .u8bin, .i8bin, .hdf5, .parquet), a folder of such files, or - for
-    an .npy file from standard input. With --dask it is a path or URL that all workers can read, of a .zarr array too.
+    an .npy file from standard input. With --client it is a path or URL that all workers can read, of a .zarr array too.
 
     Ctrl-C saves what there is and says how to go on; the exit code is then 130.
     """
     checkpoint = settings["checkpoint"]
     keep_apart([vectors, settings["init"], checkpoint and str(checkpoint_file(checkpoint))], [output, labels])
-    if dask is None:
+    if client is None:
         _check_checkpoint(checkpoint, resume)
-        if storage is not None or partitions is not None:
-            raise click.UsageError("--storage and --partitions need --dask: the address of a scheduler, or local")
+        if storage is not None or n_partitions is not None:
+            raise click.UsageError("--storage and --n-partitions need --client: the address of a scheduler, or local")
         if "://" in vectors:
-            raise click.UsageError(f"vectors at a URL need --dask, got '{vectors}'")
+            raise click.UsageError(f"vectors at a URL need --client, got '{vectors}'")
     else:
         _check_distributed(context, paper, storage, resume)
     if labels == STANDARD and as_json:
         raise click.UsageError("--json and --labels - cannot both write to standard output")
-    if dask is None:
+    if client is None:
         rows: Any = read_vectors(vectors, name)
         (n_rows, width), dtype = rows.shape, rows.dtype
         model = _new_model(paper, **settings)
     else:
         rows = vectors
-        model = _new_distributed(dask, storage=storage, n_partitions=partitions, column=name, **settings)
+        model = _new_distributed(client, storage=storage, n_partitions=n_partitions, name=name, **settings)
         n_rows, width, dtype = _describe_rows(vectors, name)
     model_bytes = model_size(model.n_clusters, width, dtype, n_labels=n_rows if training else 0)
     check_outputs({output: model_bytes, labels: n_rows * LABEL})
@@ -183,48 +179,49 @@ def fit(
             found = describe_checkpoint(checkpoint)
             state = "the fit had converged" if found["converged"] else "going on"
             click.echo(f"{state} after iteration {found['iterations']} of '{checkpoint_file(checkpoint)}'", err=True)
-    kept, option = (checkpoint, "--checkpoint") if dask is None else (storage, "--storage")
+    kept, option = (checkpoint, "--checkpoint") if client is None else (storage, "--storage")
+    interrupted = False
     try:
-        with Progress(model, n_rows, quiet=quiet, as_json=as_json) as progress:
-            _run(model.set_params(callback=progress), rows)
-    except KeyboardInterrupt:  # before an iteration was done
-        if kept is None or dask is not None or not checkpoint_file(kept).exists():
-            raise
-        _say_how_to_go_on(context, "interrupted, and the checkpoint is as it was", output, kept, option)
-        context.exit(INTERRUPTED)
+        with Progress(model, n_rows, quiet=quiet, as_json=as_json) as progress, long_work():
+            model.set_params(callback=progress).fit(rows, resume=resume)
+    except KeyboardInterrupt:
+        interrupted = hasattr(model, "cluster_centers_")
+        if not interrupted:  # before an iteration was done
+            if kept is None or client is not None or not checkpoint_file(kept).exists():
+                raise
+            _say_how_to_go_on(context, "interrupted, and the checkpoint is as it was", output, kept, option)
+            context.exit(INTERRUPTED)
     model.save(output, training=training)
     if labels is not None:
         write_array(labels, model.labels_)
     if as_json or not quiet:
         _summarise(model, n_rows, output, labels, as_json)
-    if model.stopped_by_ == "interrupted":
+    if interrupted:
         _say_how_to_go_on(context, "interrupted, and saved as it stands", output, kept, option)
         context.exit(INTERRUPTED)
 
 
-def _new_model(
-    paper: bool, *, init: str, seed: int, threads: int | None, leaf_size: int | None, **settings: Any
-) -> ClosureKMeans:
-    if leaf_size is not None:
-        settings["leaf_size"] = leaf_size
-    make = ClosureKMeans.paper if paper else ClosureKMeans
-    return make(init=_start(init), random_state=seed, n_jobs=threads, **settings)
+def _new_model(paper: bool, *, init: str, leaf_size: int | None, **settings: Any) -> ClosureKMeans:
+    return ClosureKMeans(init=_start(init), method=_method(paper, leaf_size), **settings)
 
 
-def _new_distributed(
-    address: str, *, init: str, seed: int, threads: int | None, **settings: Any
-) -> DistributedClosureKMeans:
+def _new_distributed(address: str, *, init: str, leaf_size: int | None, **settings: Any) -> DistributedClosureKMeans:
     for name in ON_ONE_MACHINE:
         del settings[name]
     client = None if address == "local" else address
-    return DistributedClosureKMeans(init=_start(init), random_state=seed, n_jobs=threads, client=client, **settings)
+    return DistributedClosureKMeans(init=_start(init), method=_method(False, leaf_size), client=client, **settings)
+
+
+def _method(paper: bool, leaf_size: int | None) -> Method:
+    method = PAPER if paper else Method()
+    return method if leaf_size is None else method._replace(leaf_size=leaf_size)
 
 
 def _check_distributed(context: click.Context, paper: bool, storage: str | None, resume: bool) -> None:
     given = [name for name in ON_ONE_MACHINE if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if paper or given:
         option = "paper" if paper else given[0].replace("_", "-")
-        raise click.UsageError(f"--{option} is for fits on one machine, without --dask")
+        raise click.UsageError(f"--{option} is for fits on one machine, without --client")
     if resume and storage is None:
         raise click.UsageError("--resume needs --storage: where the fit is")
     if storage is not None and not resume and fit_folder(storage).list("centers"):
@@ -251,8 +248,8 @@ def _check_checkpoint(checkpoint: str | None, resume: bool) -> None:
         )
 
 
-def _start(init: str) -> str | NDArray[Any] | BaseKMeans:
-    """A start by its name, a model, or the centres in a file or in the folder of a checkpoint."""
+def _start(init: str) -> str | NDArray[Any]:
+    """A start by its name, or the centres of a model, in a file, or in the folder of a checkpoint."""
     if init in ("tree", "random"):
         return init
     if not Path(init).exists():
@@ -262,15 +259,8 @@ def _start(init: str) -> str | NDArray[Any] | BaseKMeans:
     if Path(init).is_dir() and checkpoint_file(init).exists():
         return read_centers(init)
     if Path(init).suffix == ".safetensors":
-        return load(init)
+        return load(init).cluster_centers_
     return np.asarray(open_vectors(init))
-
-
-def _run(model: ClosureKMeans, rows: NDArray[Any] | Vectors | str) -> None:
-    """Fit; that it was interrupted is said at the end, other warnings as they come."""
-    with long_work():
-        warnings.filterwarnings("ignore", "interrupted", RuntimeWarning)
-        model.fit(rows)
 
 
 def _summarise(model: ClosureKMeans, n_rows: int, output: str, labels: str | None, as_json: bool) -> None:

@@ -9,10 +9,10 @@ import click
 import numpy as np
 
 import closure_kmeans
-from closure_kmeans._files import reading
-from closure_kmeans._tensors import read_any_facts
 from closure_kmeans.checkpoint import checkpoint_file, describe_checkpoint
 from closure_kmeans.cli.common import EXISTING, example, report, with_json
+from closure_kmeans.files import reading
+from closure_kmeans.tensors import read_any_facts
 from closure_kmeans.vectors import open_vectors
 
 

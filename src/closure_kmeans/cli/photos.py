@@ -51,7 +51,7 @@ class Collecting(NamedTuple):
 
 with_sift = click.option("--sift", is_flag=True, help="Compare plain SIFT and not RootSIFT.")
 with_nearest = click.option(
-    "--nearest", type=click.IntRange(1), default=1, show_default=True, help="Words of a region that count."
+    "--n-nearest", "nearest", type=click.IntRange(1), default=1, show_default=True, help="Words of a region that count."
 )
 with_features = together(
     "features",
@@ -96,7 +96,7 @@ def collect_photos(
         names,
         extraction,
         on_error="skip" if collecting.skip else "raise",
-        n_jobs=manner.threads,
+        n_threads=manner.n_threads,
         verbose=manner.shows_progress,
     )
     for reason in collection.skipped:

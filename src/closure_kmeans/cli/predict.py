@@ -63,7 +63,7 @@ def predict(
     output: str,
     distances: str | None,
     exact: bool,
-    threads: int | None,
+    n_threads: int | None,
     quiet: bool,
 ) -> None:
     """Find the centre nearest to each row.
@@ -71,7 +71,7 @@ def predict(
     The centres are those of MODEL, the rows those of VECTORS.
     """
     keep_apart([model, vectors], [output, distances])
-    fitted = closure_kmeans.load(model).set_params(n_jobs=threads)
+    fitted = closure_kmeans.load(model).set_params(n_threads=n_threads)
     rows = read_vectors(vectors, name)
     check_outputs({output: len(rows) * LABEL, distances: len(rows) * DISTANCE})
     labels, squares = assign(fitted, rows, exact=exact, distances=distances is not None, quiet=quiet)
@@ -90,14 +90,14 @@ def predict(
 @with_json
 @with_quiet
 def evaluate(
-    model: str, vectors: str, name: str | None, truth: str | None, threads: int | None, as_json: bool, quiet: bool
+    model: str, vectors: str, name: str | None, truth: str | None, n_threads: int | None, as_json: bool, quiet: bool
 ) -> None:
     """Tell how well MODEL fits VECTORS.
 
     The distortion is the mean squared distance to the centre; the accuracy is the share of a sample of 2,000 rows that
     predict gives their nearest centre.
     """
-    fitted = closure_kmeans.load(model).set_params(n_jobs=threads)
+    fitted = closure_kmeans.load(model).set_params(n_threads=n_threads)
     rows = read_vectors(vectors, name)
     classes = None if truth is None else _read_classes(truth, len(rows))
     labels, squares = assign(fitted, rows, quiet=quiet or as_json)

@@ -11,7 +11,7 @@ import click
 from tqdm import tqdm
 
 from closure_kmeans import ClosureKMeans, Iteration
-from closure_kmeans._compiler import CompilerTime
+from closure_kmeans.compiler import CompilerTime
 
 # Iterations whose trend tells when the fit will have converged.
 TREND = 4

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from closure_kmeans._files import library
 from closure_kmeans.cli.codebooks import evaluate
 from closure_kmeans.cli.common import (
     EXISTING_FILE,
@@ -36,6 +35,7 @@ from closure_kmeans.cli.photos import (
     with_nearest,
     with_sift,
 )
+from closure_kmeans.files import library
 
 if TYPE_CHECKING:
     from closure_kmeans.retrieval import Collection, ImageIndex, Result
@@ -70,7 +70,7 @@ class InOrder(click.Group):
 @click.group(
     cls=InOrder,
     epilog=example(
-        "closure-kmeans retrieval index PHOTOS/ --words 100000 -o photos.index",
+        "closure-kmeans retrieval index PHOTOS/ --n-words 100000 -o photos.index",
         "closure-kmeans retrieval query photos.index some.jpg --rerank",
     ),
 )
@@ -89,13 +89,15 @@ class Learning(NamedTuple):
     method: str
     sample: int | None
     sift: bool
-    seed: int
+    random_state: int
 
 
 with_learning = together(
     "learning",
     Learning,
-    click.option("--words", type=click.IntRange(2), default=100_000, show_default=True, help="Number of visual words."),
+    click.option(
+        "--n-words", "words", type=click.IntRange(2), default=100_000, show_default=True, help="Number of words."
+    ),
     click.option(
         "--method", type=click.Choice(METHODS), default="closure", show_default=True, help="How words are learned."
     ),
@@ -105,7 +107,7 @@ with_learning = together(
 )
 
 
-@retrieval.command(epilog=example("closure-kmeans retrieval index PHOTOS/ --words 100000 -o photos.index"))
+@retrieval.command(epilog=example("closure-kmeans retrieval index PHOTOS/ --n-words 100000 -o photos.index"))
 @click.argument("photos", type=EXISTING_FOLDER)
 @output_option("-o", "--output", suffixes=INDEX, required=True, help="Where to write the index.")
 @with_learning
@@ -132,7 +134,7 @@ def index(
     from closure_kmeans.retrieval.collection import image_names
     from closure_kmeans.retrieval.stages import resume_learning
 
-    words, method, sample, sift, seed = learning
+    words, method, sample, sift, random_state = learning
     depth = tree_shape(words)[1]
     if levels > 1 and method != "hkm":
         raise click.UsageError(f"--levels is of --method hkm, got {levels} with '{method}'")
@@ -141,7 +143,7 @@ def index(
             f"--levels must be at most {depth}, the depth of a tree of {words:,} words, got {levels}"
         )
     if nearest > words:
-        raise click.UsageError(f"--nearest must be at most --words, {words:,}, got {nearest:,}")
+        raise click.UsageError(f"--n-nearest must be at most --n-words, {words:,}, got {nearest:,}")
     with collecting.saying_what_is_kept():
         collection, key = collect_photos(photos, image_names(photos), features.extraction, collecting, manner)
         learned = resume_learning(
@@ -151,9 +153,9 @@ def index(
             words,
             method=method,
             root=not sift,
-            random_state=seed,
+            random_state=random_state,
             sample=sample,
-            n_jobs=manner.threads,
+            n_threads=manner.n_threads,
             verbose=manner.shows_progress,
         )
         vocabulary = Vocabulary(learned.vocabulary.model, root=not sift, levels=levels, n_nearest=nearest)
@@ -212,9 +214,15 @@ with_reranking = together(
 @click.option(
     "--box", type=corners, metavar="x1,y1,x2,y2", help="Search for what is inside the box, in pixels of the image."
 )
-@click.option("--results", type=click.IntRange(1), default=10, show_default=True, help="How many images to list.")
+@click.option("--n-results", "results", type=click.IntRange(1), default=10, show_default=True, help="Images to list.")
 @click.option("--norm", type=click.Choice(["l1", "l2"]), default="l1", show_default=True, help="Norm of the vectors.")
-@click.option("--nearest", type=click.IntRange(1), show_default="as in the index", help="Words of a region that count.")
+@click.option(
+    "--n-nearest",
+    "nearest",
+    type=click.IntRange(1),
+    show_default="as in the index",
+    help="Words of a region that count.",
+)
 @with_reranking
 @output_option("--montage", suffixes=PICTURES, help="Draw the query and its results.")
 @output_option("--matches", suffixes=PICTURES, help="Draw lines between the query and the best other photo.")
@@ -230,7 +238,7 @@ def query(
     reranking: Reranking,
     montage: str | None,
     matches: str | None,
-    threads: int | None,
+    n_threads: int | None,
     as_json: bool,
 ) -> None:
     """Find images in INDEX that show what IMAGE shows."""
@@ -241,7 +249,7 @@ def query(
     library("cv2", "images", "a query")
     reranking.check(draws_matches=matches is not None)
     keep_apart([index_file, str(image)], [montage, matches])
-    opened = _open(index_file, threads)
+    opened = _open(index_file, n_threads)
     for picture in (montage, matches):
         if picture is not None and opened.holds(picture):
             raise click.UsageError(f"'{picture}' would be overwritten: it is a photo of the index")
@@ -253,7 +261,7 @@ def query(
         n_results=results if matches is None else max(results, N_RERANK),  # the first may be the query, or gone
         n_rerank=(reranking.verify or N_RERANK) if reranking.rerank else 0,
         verification=verification,
-        n_jobs=threads,
+        n_threads=n_threads,
     )
     _show(found[:results], as_json)
     gone = [result.name for result in found[:results] if not opened.path_of(result.image).exists()]
@@ -279,7 +287,7 @@ def add(index_file: str, photos: Path, new: bool, collecting: Collecting, manner
     """Add the images in PHOTOS to INDEX, whose words stay as they are."""
     from closure_kmeans.retrieval.collection import image_names
 
-    opened = _open(index_file, manner.threads)
+    opened = _open(index_file, manner.n_threads)
     names = image_names(photos)
     known = set(opened.names).intersection(names)
     if known and not new:
@@ -291,7 +299,7 @@ def add(index_file: str, photos: Path, new: bool, collecting: Collecting, manner
     with collecting.saying_what_is_kept():
         collection, _ = collect_photos(photos, others, opened.extraction, collecting, manner, may_be_none=bool(known))
         if collection.names:
-            opened = _open(index_file, manner.threads)  # it may have changed meanwhile
+            opened = _open(index_file, manner.n_threads)  # it may have changed meanwhile
             opened.add(collection, verbose=manner.shows_progress)
             opened.save(index_file)
     _summarise(opened, _added(collection) | {"already there": len(known)}, index_file, manner)
@@ -316,12 +324,12 @@ def remove(index_file: str, names: tuple[str, ...], as_json: bool, quiet: bool) 
 retrieval.add_command(evaluate)
 
 
-def _open(index_file: str, threads: int | None) -> ImageIndex:
+def _open(index_file: str, n_threads: int | None) -> ImageIndex:
     """An index whose words are found by so many threads."""
     from closure_kmeans.retrieval import ImageIndex
 
     opened = ImageIndex.load(index_file)
-    opened.vocabulary.model.n_jobs = threads
+    opened.vocabulary.model.n_threads = n_threads
     return opened
 
 

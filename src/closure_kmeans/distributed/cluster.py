@@ -14,10 +14,10 @@ from uuid import uuid4
 
 from tqdm.auto import tqdm
 
-from closure_kmeans._environment import environment
-from closure_kmeans._files import library
-from closure_kmeans._parallel import count_threads
 from closure_kmeans.distributed.files import PURPOSE, SharedFolder
+from closure_kmeans.environment import environment
+from closure_kmeans.files import library
+from closure_kmeans.parallel import count_threads
 
 # Seconds to wait for the first worker of a cluster.
 PATIENCE = 60
@@ -147,12 +147,12 @@ def local_cluster(n_workers: int, **settings: Any) -> Any:
 
 
 @contextmanager
-def connect(client: Any, n_jobs: int | None, verbose: int) -> Iterator[Cluster]:
+def connect(client: Any, n_threads: int | None, verbose: int) -> Iterator[Cluster]:
     """A cluster: a client's, that at an address, or one of processes on this machine for as long as it is needed."""
     distributed = library("distributed", "dask", PURPOSE)
     with ExitStack() as stack:
         if client is None:
-            own = stack.enter_context(local_cluster(count_threads(n_jobs)))
+            own = stack.enter_context(local_cluster(count_threads(n_threads)))
             client = stack.enter_context(distributed.Client(own, set_as_default=False, direct_to_workers=True))
         elif not isinstance(client, distributed.Client):
             client = stack.enter_context(distributed.Client(client, set_as_default=False))

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, clone
+from numpy.typing import ArrayLike
+from sklearn.base import clone
 
-from closure_kmeans import _validation as check
-from closure_kmeans._parallel import Threads, count_threads
-from closure_kmeans.base import Outcome, fitted_attributes
+from closure_kmeans import validation as check
+from closure_kmeans.base import BaseKMeans, fitted_attributes
 from closure_kmeans.checkpoint import identify
 from closure_kmeans.distributed.cluster import Cluster, connect
-from closure_kmeans.distributed.driver import Driver
 from closure_kmeans.distributed.files import SharedFolder, fit_folder, shared_folder
 from closure_kmeans.distributed.layout import count_partitions, lay_out
-from closure_kmeans.distributed.passes import read_layout
+from closure_kmeans.distributed.passes import Layout, Sums, read_layout
 from closure_kmeans.distributed.sources import Source, open_source
-from closure_kmeans.estimator import ClosureKMeans
-from closure_kmeans.iteration import Clustering, Iteration, alternate
-from closure_kmeans.neighborhoods import FreshNeighborhoods
-from closure_kmeans.points import as_numbers, precision, unit_rows
+from closure_kmeans.distributed.store import DaskStore, FreshLeaves
+from closure_kmeans.estimator import ClosureKMeans, improve
+from closure_kmeans.hierarchy import Level, cluster_centers
+from closure_kmeans.iteration import Iteration
+from closure_kmeans.method import Method, checked
+from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
+from closure_kmeans.parallel import Threads, count_threads
+from closure_kmeans.points import precision, unit_rows
 from closure_kmeans.recorder import Recorder
 
 
-class DistributedClosureKMeans(ClosureKMeans):
+class DistributedClosureKMeans(BaseKMeans):
     """K-means by cluster closures on a Dask cluster, for rows that do not fit one machine.
 
     The rows are laid out in partitions, by the top of one tree learned on a sample, and written to a place that all
@@ -58,23 +58,24 @@ class DistributedClosureKMeans(ClosureKMeans):
         By default the fit has workers of its own, processes on this machine, and no dashboard.
     storage : str or PathLike, default=None
         A folder, or any URL that fsspec knows, which the driver and all workers can read and write. It takes a copy of
-        the rows, and as much again while they are laid out. It is not removed: a fit that finds itself there, killed or
-        ended by ``max_iter``, goes on, and ends in the same bits, or says why it cannot. By default a temporary folder
-        of this machine.
+        the rows, and as much again while they are laid out. It is not removed: ``fit(X, resume=True)`` goes on with a
+        fit there that was killed or ended by ``max_iter``, and ends in the same bits. By default a temporary folder of
+        this machine.
     storage_options : dict, default=None
         Settings of the file systems of ``storage`` and of the rows, for fsspec.
     n_partitions : int, default=None
         Parts that the rows are laid out in. A task holds one of them in memory, two or three times while the rows are
         laid out; there should be as many as all workers have threads. By default 16, or as many more as it takes for
         each to have at most 256 MB of rows; but each has at least 1,024 rows.
-    column : str, default=None
+    name : str, default=None
         The column of Parquet files, or the data set of HDF5 files.
-    init : "tree", array or model, default="tree"
+    init : "tree" or array, default="tree"
         As in ClosureKMeans, but neither random rows nor labels.
-    metric, max_iter, tol, max_time, target_accuracy, leaf_size, rule, extrapolate, tree_dims, random_state, callback, \
-verbose
+    metric, max_iter, tol, max_time, target_accuracy, random_state, callback, verbose
         As in ClosureKMeans.
-    n_jobs : int, default=None
+    method : Method, default=None
+        As in ClosureKMeans; ``neighborhoods`` must be "auto" or "fresh".
+    n_threads : int, default=None
         Threads of the driver, and workers where it has its own.
 
     Attributes
@@ -99,52 +100,43 @@ verbose
         storage: str | os.PathLike[str] | None = None,
         storage_options: dict[str, Any] | None = None,
         n_partitions: int | None = None,
-        column: str | None = None,
-        init: Literal["tree"] | ArrayLike | BaseEstimator = "tree",
+        name: str | None = None,
+        init: Literal["tree"] | ArrayLike = "tree",
         metric: Literal["euclidean", "cosine"] = "euclidean",
         max_iter: int = 100,
         tol: float = 5e-4,
         max_time: float | None = None,
         target_accuracy: float = 0.95,
-        leaf_size: int | None = None,
-        rule: Literal["hartigan", "lloyd"] = "hartigan",
-        extrapolate: bool = True,
-        tree_dims: int | None = 16,
+        method: Method | None = None,
         random_state: int | np.random.RandomState | None = None,
-        n_jobs: int | None = None,
+        n_threads: int | None = None,
         callback: Callable[[Iteration], Any] | None = None,
         verbose: int = 0,
     ) -> None:
-        super().__init__(
-            n_clusters,
-            init=init,
-            metric=metric,
-            max_iter=max_iter,
-            tol=tol,
-            max_time=max_time,
-            target_accuracy=target_accuracy,
-            leaf_size=leaf_size,
-            rule=rule,
-            extrapolate=extrapolate,
-            tree_dims=tree_dims,
-            random_state=random_state,
-            n_jobs=n_jobs,
-            callback=callback,
-            verbose=verbose,
-        )
+        self.n_clusters = n_clusters
         self.client = client
         self.storage = storage
         self.storage_options = storage_options
         self.n_partitions = n_partitions
-        self.column = column
-
-    @classmethod
-    def paper(cls, n_clusters: int = 2, **parameters: Any) -> ClosureKMeans:
-        """Not here: the trees that the paper keeps are trees over all points."""
-        raise NotImplementedError("the algorithm as the paper has it is for one machine: ClosureKMeans.paper")
+        self.name = name
+        self.init = init
+        self.metric = metric
+        self.max_iter = max_iter
+        self.tol = tol
+        self.max_time = max_time
+        self.target_accuracy = target_accuracy
+        self.method = method
+        self.random_state = random_state
+        self.n_threads = n_threads
+        self.callback = callback
+        self.verbose = verbose
 
     def _check_parameters(self) -> None:
-        super()._check_parameters()
+        check.parameters(self)
+        check.integer("n_clusters", self.n_clusters, 1)
+        check.number("target_accuracy", self.target_accuracy, 0, 1)
+        check.choice("metric", self.metric, ("euclidean", "cosine"))
+        check.choice("neighborhoods of a distributed fit", checked(self.method).neighborhoods, ("auto", "fresh"))
         if self.n_partitions is not None:
             check.integer("n_partitions", self.n_partitions, 1)
         if self.storage is not None and not isinstance(self.storage, str | os.PathLike):
@@ -153,13 +145,13 @@ verbose
             raise TypeError(f"storage_options must be a dict, got {self.storage_options!r}")
         if isinstance(self.init, str):
             check.choice("init of a distributed fit", self.init, ("tree",))
-        elif not isinstance(self.init, BaseEstimator) and np.ndim(self.init) == 1:
+        elif np.ndim(self.init) == 1:
             raise ValueError(
-                "init of a distributed fit must be 'tree', a model or an array of centres, "
-                f"got labels, of shape {np.shape(self.init)}"
+                f"init of a distributed fit must be 'tree' or an array of centres, got labels, of shape "
+                f"{np.shape(self.init)}"
             )
 
-    def fit(self, X: Any, y: None = None, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: Any, y: None = None, sample_weight: ArrayLike | None = None, *, resume: bool = False) -> Self:
         """Cluster the rows of X.
 
         Parameters
@@ -171,18 +163,27 @@ verbose
         y : ignored
         sample_weight : None
             All rows weigh the same.
+        resume : bool, default=False
+            Go on with the fit in ``storage``, if there is one. An error says what differs if it is another one.
+
+        Raises
+        ------
+        FileExistsError
+            There is a fit in ``storage``, and ``resume`` is false.
         """
         began = time.perf_counter()
         if sample_weight is not None:
             raise ValueError("sample_weight must be None: all rows of a distributed fit weigh the same")
+        check.boolean("resume", resume)
+        if resume and self.storage is None:
+            raise ValueError("resume=True needs storage: where the fit is")
         self._check_parameters()
-        with self._folder() as folder, connect(self.client, self.n_jobs, self.verbose) as cluster:
+        with self._folder() as folder, connect(self.client, self.n_threads, self.verbose) as cluster:
             cluster.check_shared(folder)
-            source = open_source(X, self.column, self.storage_options or {}, folder, cluster)
-            fitted = self._fit_in(folder, cluster, source, began)
-        self.__dict__.update(fitted, n_features_in_=source.width)
-        self._warn_if_interrupted()
-        return self
+            source = open_source(X, self.name, self.storage_options or {}, folder, cluster)
+            fitted = self._fit_in(folder, cluster, source, began, resume=resume)
+        self.n_features_in_ = source.width
+        return self._become(fitted)
 
     @contextmanager
     def _folder(self) -> Iterator[SharedFolder]:
@@ -196,93 +197,73 @@ verbose
         with tempfile.TemporaryDirectory(prefix="closure-kmeans-", ignore_cleanup_errors=True) as temporary:
             yield shared_folder(temporary)
 
-    def _fit_in(self, folder: SharedFolder, cluster: Cluster, source: Source, began: float) -> dict[str, Any]:
+    def _fit_in(
+        self, folder: SharedFolder, cluster: Cluster, source: Source, began: float, *, resume: bool
+    ) -> dict[str, Any]:
         """Lay the rows out, or find them laid out, and iterate: the attributes of the fitted model."""
         init = check.init(self.init, self.n_clusters, np.empty((0, source.width), source.dtype))
-        if isinstance(init, np.ndarray) and self._spherical:
+        if isinstance(init, np.ndarray) and self.metric == "cosine":
             init = unit_rows(init, "init")
         rng = check.generator(self.random_state)
-        with Threads(count_threads(self.n_jobs)) as threads:
+        with Threads(count_threads(self.n_threads)) as threads:
             identity = identify(self, init) | {"X": f"{source.width} {source.dtype} columns, {source.identity}"}
-            driver = Driver(folder, cluster, self.n_clusters, identity, rng, threads)
-            state, converged = self._begin(driver, source, init, folder, cluster, rng, threads)
-            with Recorder(self, began, int(driver.layout.starts[-1]), driver) as record:
-                stopped_by = "converged"
+            store = DaskStore(folder, cluster, self.n_clusters, identity, rng, threads, resume=resume)
+            if store.saved is not None:
+                store.layout = read_layout(folder)
+                store.neighborhoods = self._fresh(store)
+                state, converged = store.restore(store.saved)
+            else:
+                store.layout, sums = self._lay_out(source, folder, cluster, rng, threads)
+                store.neighborhoods = self._fresh(store)
+                state = store.begin(sums) if isinstance(init, str) else store.begin_from(init)
+                converged = False
+            stopped_by = "converged"
+            with Recorder(self, began, store.n_points, self.max_iter, store) as record:
                 if not converged:
-                    state, stopped_by = self._iterate(driver, state, record)
-            if not record.history:
-                raise KeyboardInterrupt
-            outcome = Outcome(state, stopped_by, {})
-            sample = as_numbers(driver.layout.sample)
-            return fitted_attributes(outcome, driver.labels(state), driver.layout.mean, sample, record)
+                    state, stopped_by = improve(self, checked(self.method), store, state, store.neighborhoods, record)
+            return fitted_attributes(store, state, stopped_by, record)
 
-    def _begin(
-        self,
-        driver: Driver,
-        source: Source,
-        init: str | NDArray[Any],
-        folder: SharedFolder,
-        cluster: Cluster,
-        rng: np.random.Generator,
-        threads: Threads,
-    ) -> tuple[Clustering, bool]:
-        """The state to go on from, and whether there is nothing more to do."""
-        if driver.saved is not None:
-            driver.layout = read_layout(folder)
-            self._draw_leaves(driver, int(driver.layout.starts[-1]))
-            return driver.restore(driver.saved)
+    def _fresh(self, store: DaskStore) -> Neighborhoods[FreshLeaves]:
+        return fresh_neighborhoods(store, checked(self.method), self.n_clusters, self.target_accuracy)
+
+    def _lay_out(
+        self, source: Source, folder: SharedFolder, cluster: Cluster, rng: np.random.Generator, threads: Threads
+    ) -> tuple[Layout, list[Sums]]:
+        """Write the rows into partitions; also the sums of the first clusters."""
         shards = source.shards()
         n_points = shards[-1].start + shards[-1].last - shards[-1].first
         if self.n_clusters > n_points:
             raise ValueError(
                 f"n_clusters must be at most the number of rows, got n_clusters={self.n_clusters}, n_samples={n_points}"
             )
-        held = np.dtype(precision(source.dtype)) if self._spherical else source.dtype
-        row_bytes = source.width * held.itemsize
-        n_partitions = self.n_partitions or count_partitions(n_points, row_bytes)
+        spherical = self.metric == "cosine"
+        held = np.dtype(precision(source.dtype)) if spherical else source.dtype
+        n_partitions = self.n_partitions or count_partitions(n_points, source.width * held.itemsize)
         if n_partitions > n_points:
             raise ValueError(f"n_partitions must be at most the number of rows, {n_points}, got {n_partitions}")
-        self._draw_leaves(driver, n_points)
-        driver.layout, sums = lay_out(
+        return lay_out(
             shards,
             folder,
             cluster,
             n_clusters=self.n_clusters,
             n_partitions=n_partitions,
-            n_axes=self.tree_dims,
-            spherical=self._spherical,
+            n_axes=checked(self.method).tree_dims,
+            spherical=spherical,
             rng=rng,
             threads=threads,
         )
-        return driver.begin(sums) if isinstance(init, str) else driver.begin_from(init), False
 
-    def _draw_leaves(self, driver: Driver, n_points: int) -> None:
-        driver.neighborhoods = FreshNeighborhoods(
-            driver.draw, self._leaf_size(n_points), n_points, self.target_accuracy
-        )
+    def hierarchy(self, levels: Sequence[int]) -> list[Level]:
+        """Cluster the clusters on this machine, as ``ClosureKMeans.hierarchy`` does.
 
-    def _iterate(self, driver: Driver, state: Clustering, record: Recorder) -> tuple[Clustering, str]:
-        stopped_by = self._count_start(state, int(driver.layout.starts[-1]), record)
-        if stopped_by is not None:
-            return state, stopped_by
-        spare: list[NDArray[Any]] = []
-        # The way that centres come from the start says little about where they are heading.
-        extrapolate_from = 2 + self._centers_given if self.extrapolate else math.inf
-        return alternate(
-            state,
-            partial(driver.step, extrapolate_from, self.rule == "hartigan", self.tol, spare),
-            n_done=len(record.history),
-            max_iter=self.max_iter,
-            tol=self.tol,
-            measure_accuracy=driver.accuracy,
-            on_iteration=record,
-            expand=driver.neighborhoods.expand,
-        )
-
-    def _for_centers(self, n_clusters: int) -> ClosureKMeans:
-        parameters = self.get_params(deep=False)
-        shared = ClosureKMeans().get_params(deep=False).keys() & parameters.keys() - {"callback", "init"}
-        return ClosureKMeans(**{name: parameters[name] for name in shared} | {"n_clusters": n_clusters})
+        Parameters
+        ----------
+        levels : sequence of int
+            The number of clusters in each level, from fine to coarse: each less than that below.
+        """
+        own, shared = self.get_params(deep=False), ClosureKMeans().get_params(deep=False)
+        parameters = {name: own[name] for name in own.keys() & shared.keys() - {"callback", "init"}}
+        return cluster_centers(self, ClosureKMeans(**parameters), levels)
 
     def __sklearn_clone__(self) -> DistributedClosureKMeans:
         """A client is a connection, which cannot be copied."""

@@ -22,8 +22,8 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._files import library, reading
-from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans.files import library, reading
+from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 from closure_kmeans.vectors.binary import Header, check_npy, map_npy, read_npy_header, write_npy
 
 PURPOSE = "a distributed fit"

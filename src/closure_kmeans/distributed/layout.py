@@ -1,9 +1,9 @@
 """The layout: rows that are neighbours come into the same partition, and lie there in the order of a tree.
 
-The upper part of the tree is learned on a sample of the rows: cells, into which tasks sort the rows of each shard. All
-rows, cell after cell, are cut into partitions of equal size, whatever cells they end in. Each partition then has a tree
-of its own, whose leaves are the first clusters. The rows go through the shared folder on their way from shards to
-partitions; only counts, cells and a few rows come to the driver.
+The upper part of the tree is learned on a sample of the rows: pieces, into which tasks sort the rows of each shard. All
+rows, piece after piece, are cut into partitions of equal size, whatever pieces they end in. Each partition then has a
+tree of its own, whose leaves are the first clusters. The rows go through the shared folder on their way from shards to
+partitions; only counts, pieces and a few rows come to the driver.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import _compiled as _kernels
-from closure_kmeans._parallel import Threads
+from closure_kmeans import kernels
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.distributed.passes import (
@@ -27,38 +26,39 @@ from closure_kmeans.distributed.passes import (
     save_labels,
 )
 from closure_kmeans.distributed.sources import INPUT, Shard
-from closure_kmeans.layout import (
-    CELLS_PER_SLAB,
-    N_CELLS,
-    cut_into_cells,
-    learn_cells,
+from closure_kmeans.nearest import SAMPLE_ROWS
+from closure_kmeans.parallel import Threads
+from closure_kmeans.points import Points, are_bytes, precision, unit_rows
+from closure_kmeans.stores.layout import (
+    N_PIECES,
+    PIECES_PER_SLAB,
+    cut_into_pieces,
+    learn_pieces,
     load_slab,
     slab_memory,
-    sort_into_cells,
+    sort_into_pieces,
 )
-from closure_kmeans.partition import cut_evenly, grow_partition
-from closure_kmeans.points import Points, are_bytes, precision, unit_rows
-from closure_kmeans.quantizer import SAMPLE_ROWS
-from closure_kmeans.slabs import add_slab, no_totals
+from closure_kmeans.stores.totals import add_points, no_totals
+from closure_kmeans.trees import cut_evenly, grow_partition
 
 PLAN = "sorted/plan.safetensors"
-# Rows of a sample that show one cell, and cells at most: the driver holds that sample, however many rows there are.
-ROWS_PER_CELL, MOST_CELLS = 32, 1 << 16
+# Rows of a sample that show one piece, and pieces at most: the driver holds that sample, however many rows there are.
+ROWS_PER_PIECE, MOST_PIECES = 32, 1 << 16
 # Pieces of a partition whose middles tell which centres are near it.
-CELLS_PER_PARTITION = 32
+PIECES_PER_PARTITION = 32
 # By default a partition has so many bytes of rows, but there are at least so many partitions, of so many rows.
 PARTITION_BYTES, MANY_PARTITIONS, SMALLEST_PARTITION = 1 << 28, 16, 1024
 
 
-Cut: TypeAlias = tuple[int, int]  # a place among all sorted rows: a cell, and how many of its rows come before
+Cut: TypeAlias = tuple[int, int]  # a place among all sorted rows: a piece, and how many of its rows come before
 
 
 class Plan(NamedTuple):
     """What was learned on the sample: a file for the tasks of a layout."""
 
-    mean: NDArray[Any]
+    offset: NDArray[Any]
     axes: NDArray[Any] | None
-    cells: NDArray[Any]
+    pieces: NDArray[Any]
     spherical: bool
     may_be_bytes: bool  # whether the rows may be whole numbers that can be held as bytes
 
@@ -80,7 +80,7 @@ class Recipe(NamedTuple):
 class Arranged(NamedTuple):
     """What the driver gets to know of a partition."""
 
-    cells: NDArray[Any]
+    pieces: NDArray[Any]
     sample: NDArray[Any]  # the rows that are watched
     sums: Sums
 
@@ -105,17 +105,17 @@ def lay_out(
     threads: Threads,
 ) -> tuple[Layout, list[Sums]]:
     """Write the rows into partitions; also the sums of the first clusters."""
-    n_cells = min(max(N_CELLS, CELLS_PER_SLAB * n_partitions), MOST_CELLS)
+    n_pieces = min(max(N_PIECES, PIECES_PER_SLAB * n_partitions), MOST_PIECES)
     n_points = shards[-1].start + shards[-1].last - shards[-1].first
-    stride = -(-n_points // (ROWS_PER_CELL * n_cells))
+    stride = -(-n_points // (ROWS_PER_PIECE * n_pieces))
     sampled = cluster.run("drawing a sample", sample_shard, [(shard, stride, spherical) for shard in shards])
     sample = np.concatenate(list(sampled))
-    learned = learn_cells(sample.astype(precision(sample.dtype)), n_cells, n_axes, rng, threads)
+    learned = learn_pieces(sample.astype(precision(sample.dtype)), n_pieces, n_axes, rng, threads)
     in_bytes = sample.dtype == np.float32 and not spherical and are_bytes(sample)
     plan = Plan(*learned, spherical, in_bytes)
     folder.remove("sorted")
     folder.save_record(PLAN, plan)
-    sizes = np.zeros(len(plan.cells), np.int64)
+    sizes = np.zeros(len(plan.pieces), np.int64)
     to_sort = [(shard, i, folder) for i, shard in enumerate(shards)]
     for counts, shard_in_bytes in cluster.run("sorting the rows", sort_shard, to_sort):
         sizes += counts
@@ -123,7 +123,7 @@ def lay_out(
     dtype = np.dtype(np.uint8) if in_bytes else sample.dtype
     starts = cut_evenly(n_points, n_partitions)
     stride = -(-n_points // SAMPLE_ROWS)
-    cuts = cut_cells(sizes, starts)
+    cuts = cut_pieces(sizes, starts)
     label_starts = n_clusters * starts // n_points
     recipes = [
         Recipe(
@@ -144,10 +144,10 @@ def lay_out(
     folder.remove("sorted")
     folder.remove(INPUT)
     layout = Layout(
-        mean=plan.mean,
+        offset=plan.offset,
         axes=plan.axes,
-        cells=np.concatenate([part.cells for part in arranged]),
-        partition_of=np.repeat(np.arange(n_partitions, dtype=np.int32), [len(part.cells) for part in arranged]),
+        pieces=np.concatenate([part.pieces for part in arranged]),
+        partition_of=np.repeat(np.arange(n_partitions, dtype=np.int32), [len(part.pieces) for part in arranged]),
         starts=starts,
         sample=np.concatenate([part.sample for part in arranged]),
         stride=stride,
@@ -157,21 +157,21 @@ def lay_out(
     return layout, [part.sums for part in arranged]
 
 
-def cut_cells(sizes: NDArray[np.int64], starts: NDArray[np.int64]) -> list[Cut]:
-    """Where partitions begin, given how many rows there are in each cell.
+def cut_pieces(sizes: NDArray[np.int64], starts: NDArray[np.int64]) -> list[Cut]:
+    """Where partitions begin, given how many rows there are in each piece.
 
-    All rows have an order: by cell, then by shard, then as they lie there. A partition is a range of it, and so is what
-    it takes of a shard.
+    All rows have an order: by piece, then by shard, then as they lie there. A partition is a range of it, and so is
+    what it takes of a shard.
     """
     before = np.cumsum(sizes) - sizes
-    cells = np.searchsorted(before, starts, side="right") - 1
-    return list(zip(cells.tolist(), (starts - before[cells]).tolist(), strict=True))
+    pieces = np.searchsorted(before, starts, side="right") - 1
+    return list(zip(pieces.tolist(), (starts - before[pieces]).tolist(), strict=True))
 
 
-def cut_shards(cell: NDArray[np.int64], rank: int) -> list[int]:
-    """Where a cut is in each shard, given where the rows of its cell begin and end there."""
-    sizes = cell[1] - cell[0]
-    places: list[int] = (cell[0] + np.clip(rank - np.cumsum(sizes) + sizes, 0, sizes)).tolist()
+def cut_shards(piece: NDArray[np.int64], rank: int) -> list[int]:
+    """Where a cut is in each shard, given where the rows of its piece begin and end there."""
+    sizes = piece[1] - piece[0]
+    places: list[int] = (piece[0] + np.clip(rank - np.cumsum(sizes) + sizes, 0, sizes)).tolist()
     return places
 
 
@@ -186,59 +186,59 @@ def sample_shard(shard: Shard, stride: int, spherical: bool) -> NDArray[Any]:
 
 
 def sort_shard(shard: Shard, number: int, folder: SharedFolder) -> tuple[NDArray[np.int64], bool]:
-    """Write the rows of a shard, and their numbers, in the order of cells; how many each has, and if all are bytes."""
+    """Write the rows of a shard, and their numbers, in the order of pieces; how many each has, and if all are bytes."""
     plan = folder.load_record(PLAN, Plan)
     rows = shard.read()
     with Threads(1) as threads:
         try:
             rows = unit_rows(rows) if plan.spherical else rows
-            cell_of, _, in_bytes = sort_into_cells(
-                rows, plan.mean, plan.axes, plan.cells, False, plan.may_be_bytes, threads
+            piece_of, _, in_bytes = sort_into_pieces(
+                rows, plan.offset, plan.axes, plan.pieces, False, plan.may_be_bytes, threads
             )
         except ValueError as error:
             raise ValueError(f"{shard}: {error}") from error
-    order, starts = _kernels.group_by_label(cell_of, len(plan.cells))
+    order, starts = kernels.group_by_label(piece_of, len(plan.pieces))
     folder.save(f"sorted/{number:06}.npy", rows[order])
     folder.save(f"sorted/{number:06}.order.npy", (shard.start + order.astype(np.int64))[:, np.newaxis])
     folder.save(f"sorted/{number:06}.starts.npy", starts[:, np.newaxis])
     return np.diff(starts), in_bytes
 
 
-def find_pieces(folder: SharedFolder, n_shards: int, begin: Cut, end: Cut) -> list[tuple[int, int, int]]:
+def find_ranges(folder: SharedFolder, n_shards: int, begin: Cut, end: Cut) -> list[tuple[int, int, int]]:
     """What comes between two cuts: shards, and which of their sorted rows, from and to."""
     names = [f"sorted/{shard:06}.starts.npy" for shard in range(n_shards)]
     starts = np.hstack([folder.read(name, begin[0], end[0] + 2) for name in names])
     firsts, lasts = cut_shards(starts[:2], begin[1]), cut_shards(starts[-2:], end[1])
-    return [piece for piece in zip(range(n_shards), firsts, lasts, strict=True) if piece[1] < piece[2]]
+    return [found for found in zip(range(n_shards), firsts, lasts, strict=True) if found[1] < found[2]]
 
 
 def arrange_partition(partition: Partition, recipe: Recipe) -> Arranged:
     """Write the rows of a partition, their numbers and their first labels, in the order of a tree of their own."""
     folder, number = partition
     plan = folder.load_record(PLAN, Plan)
-    pieces = find_pieces(folder, recipe.n_shards, recipe.begin, recipe.end)
-    rows = np.concatenate([folder.read(f"sorted/{i:06}.npy", a, b) for i, a, b in pieces])
-    order = np.concatenate([folder.read(f"sorted/{i:06}.order.npy", a, b) for i, a, b in pieces])
+    ranges = find_ranges(folder, recipe.n_shards, recipe.begin, recipe.end)
+    rows = np.concatenate([folder.read(f"sorted/{i:06}.npy", a, b) for i, a, b in ranges])
+    order = np.concatenate([folder.read(f"sorted/{i:06}.order.npy", a, b) for i, a, b in ranges])
     rows = rows.astype(recipe.dtype, copy=False)
     rows = rows.view(np.uint16) if rows.dtype == np.float16 else rows
-    points = Points(rows, plan.mean, np.ones(1), rows, plan.mean, plan.spherical)
+    points = Points(rows, plan.offset, np.ones(1), rows, plan.offset, plan.spherical)
     with Threads(1) as threads:
         memory = slab_memory(points, plan.axes, len(rows))
         slab = load_slab(points, plan.axes, [slice(0, len(rows))], memory, threads)
         rng = np.random.default_rng(recipe.seed)
         tree = grow_partition(slab.coordinates, slab.origin, max(1, recipe.n_labels), rng, threads)
-        _, cells = cut_into_cells(slab.coordinates, tree.members, CELLS_PER_PARTITION)
+        _, pieces = cut_into_pieces(slab.coordinates, tree.members, PIECES_PER_PARTITION)
         rows = rows[tree.members]
         labels = np.repeat(np.arange(len(tree.starts) - 1, dtype=np.int32), np.diff(tree.starts))
         totals = no_totals(len(tree.starts) - 1, rows.shape[1])
-        add_slab(slab._replace(rows=rows), labels, totals, threads)
+        add_points(slab._replace(rows=rows), labels, totals, threads)
     folder.save(rows_name(number), rows)
     folder.save(order_name(number), order[tree.members])
     labels += np.int32(recipe.first_label)
     save_labels(partition, 0, labels)
     ids = recipe.first_label + np.arange(len(tree.starts) - 1, dtype=np.int32)
     sample = slice(recipe.first_watched, None, recipe.stride)
-    return Arranged(cells, rows[sample], Sums(*present(ids, totals), labels[sample], len(labels), 0))
+    return Arranged(pieces, rows[sample], Sums(*present(ids, totals), labels[sample], len(labels), 0))
 
 
 def order_name(number: int) -> str:

@@ -13,20 +13,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._parallel import Threads
-from closure_kmeans.closure import Rule, assign_by_closures, reach_of
+from closure_kmeans.assignment import assign_by_closures
+from closure_kmeans.centers import extrapolate
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.distributed.files import SharedFolder
-from closure_kmeans.layout import along, blocks_of, load_slab, slab_memory
-from closure_kmeans.points import Points, as_numbers, grow_leaves, heights, rows_per_block, shifted
-from closure_kmeans.quantizer import nearest_centers
-from closure_kmeans.slabs import BLOCK_CENTERS, Totals, add_slab, nearest_cells, no_totals
+from closure_kmeans.nearest import nearest_centers
+from closure_kmeans.parallel import Threads
+from closure_kmeans.points import Points, as_numbers, heights, rows_per_block, shifted
+from closure_kmeans.stores import Rule
+from closure_kmeans.stores.layout import BLOCK_CENTERS, along, blocks_of, load_slab, nearest_pieces, slab_memory
+from closure_kmeans.stores.totals import Totals, add_points, no_totals
+from closure_kmeans.trees import grow_leaves
 
 LAYOUT = "layout.safetensors"
 START = "start.safetensors"  # the centres that a user gave
-# How many of the nearest cells a centre is entered into: those of several partitions, so that points at a border meet
+# How many of the nearest pieces a centre is entered into: those of several partitions, so that points at a border meet
 # the clusters beyond it.
-CELLS_ENTERED = 64
+PIECES_ENTERED = 64
 # Centres whose coordinates a task has in memory at a time.
 CENTERS_READ = 1 << 16
 
@@ -47,8 +50,7 @@ class Pass(NamedTuple):
     old_labels: int
     new_labels: int
     centers: int
-    ahead: bool  # whether to look where the centres are heading: those of the version before are read too
-    rule: Rule
+    rule: Rule  # with ``ahead`` the centres of the version before are read, too
     leaf_size: int
     seed: int
 
@@ -56,10 +58,10 @@ class Pass(NamedTuple):
 class Layout(NamedTuple):
     """What all partitions have in common."""
 
-    mean: NDArray[Any]  # (d,)
+    offset: NDArray[Any]  # (d,)
     axes: NDArray[Any] | None  # (d, d') what coordinates are taken along
-    cells: NDArray[Any]  # (n_cells, d') the middles of consecutive pieces of the partitions
-    partition_of: NDArray[np.int32]  # (n_cells,) where these are
+    pieces: NDArray[Any]  # (n_pieces, d') the middles of consecutive pieces of the partitions
+    partition_of: NDArray[np.int32]  # (n_pieces,) where these are
     starts: NDArray[np.int64]  # (n_partitions + 1,) how many points come before those of each partition
     sample: NDArray[Any]  # (n_sample, d) rows that are watched: every ``stride``-th point
     stride: int
@@ -81,7 +83,7 @@ class Near(NamedTuple):
 
     centers: NDArray[np.int32]  # some consecutive centres in ascending order, each as often as it is near a partition
     partitions: NDArray[np.int32]  # these partitions
-    nearest: NDArray[np.int32]  # the nearest of all centres of each cell of one partition
+    nearest: NDArray[np.int32]  # the nearest of all centres of each piece of one partition
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -110,7 +112,7 @@ def read_layout(folder: SharedFolder) -> Layout:
 def load_partition(partition: Partition, layout: Layout, threads: Threads, n_entered: int = 0) -> Points:
     """The points of a partition in memory, with places for the centres that are entered."""
     rows = partition.folder.map(rows_name(partition.number))
-    points = Points(rows, layout.mean, np.ones(1), rows, layout.mean, layout.spherical)
+    points = Points(rows, layout.offset, np.ones(1), rows, layout.offset, layout.spherical)
     memory = slab_memory(points, layout.axes, len(rows) + n_entered)
     return load_slab(points, layout.axes, [slice(0, len(rows))], memory, threads, n_entered)
 
@@ -138,17 +140,17 @@ def assign_partition(partition: Partition, this_pass: Pass) -> Sums:
     arrays, _ = partition.folder.map_tensors(centers_name(this_pass.centers), "centers")
     entered = centers_near(arrays, layout, partition.number)
     touched, places = find_touched(labels, entered, len(arrays["sizes"]))
-    clusters = read_clusters(partition.folder, arrays, touched, this_pass)
     with Threads(1) as threads:
+        clusters = read_clusters(partition.folder, arrays, touched, this_pass, threads)
         slab = load_partition(partition, layout, threads, len(entered))
         slab.coordinates[len(labels) :] = along(arrays["centers"][entered], layout.axes)
         rng = np.random.default_rng([this_pass.seed, partition.number])
-        leaves = grow_leaves(slab, rng, threads, this_pass.leaf_size)
+        leaves = grow_leaves(slab.coordinates, slab.origin, this_pass.leaf_size, rng, threads)
         old = places[np.concatenate([labels, entered])]
         new, n_pairs = assign_by_closures(slab, clusters, old, [leaves], this_pass.rule, threads)
         new = new[: len(labels)]
         totals = no_totals(*clusters.centers.shape)
-        add_slab(slab, new, totals, threads)
+        add_points(slab, new, totals, threads)
     n_active = int(np.count_nonzero(new != old[: len(labels)]))
     labels = touched[new]
     save_labels(partition, this_pass.new_labels, labels)
@@ -162,9 +164,9 @@ def start_partition(partition: Partition, this_pass: Pass) -> Sums:
     near = centers_near(arrays, layout, partition.number)
     with Threads(1) as threads:
         slab = load_partition(partition, layout, threads)
-        new, _ = nearest_centers(as_numbers(slab.rows), arrays["centers"][near], layout.mean, threads)
-        totals = no_totals(len(near), len(layout.mean))
-        add_slab(slab, new, totals, threads)
+        new, _ = nearest_centers(as_numbers(slab.rows), arrays["centers"][near], layout.offset, threads)
+        totals = no_totals(len(near), len(layout.offset))
+        add_points(slab, new, totals, threads)
     labels = near[new]
     save_labels(partition, this_pass.new_labels, labels)
     return Sums(*present(near, totals), watched(labels, layout, partition.number), len(labels), 0)
@@ -186,22 +188,22 @@ def split_partition(partition: Partition, this_pass: Pass) -> Sums:
     place_of = np.full(facts["n_clusters"], -1, np.int32)
     place_of[arrays["donors"]] = np.arange(len(arrays["donors"]), dtype=np.int32)
     new = joined[labels]
-    direction = np.random.default_rng(this_pass.seed).normal(size=len(layout.mean))
+    direction = np.random.default_rng(this_pass.seed).normal(size=len(layout.offset))
     with Threads(1) as threads:
         slab = load_partition(partition, layout, threads)
         center_heights = heights(arrays["centers"].astype(np.float64), direction)
         for first in range(0, len(new), rows_per_block(slab.rows)):
             some = slice(first, first + rows_per_block(slab.rows))
             donors = place_of[new[some]]
-            rows = shifted(as_numbers(slab.rows[some]), layout.mean).astype(np.float64)
+            rows = shifted(as_numbers(slab.rows[some]), layout.offset).astype(np.float64)
             above = heights(rows, direction) > center_heights[donors]
             new[some] = np.where((donors >= 0) & above, split_to[new[some]], new[some])
         changed = np.union1d(arrays["donors"], arrays["empty"]).astype(np.int32)
         is_changed = np.isin(new, changed)
-        totals = no_totals(len(changed), len(layout.mean))
+        totals = no_totals(len(changed), len(layout.offset))
         members = np.flatnonzero(is_changed)
         part = slab._replace(rows=slab.rows[members], coordinates=slab.coordinates[members])
-        add_slab(part, np.searchsorted(changed, new[members]).astype(np.int32), totals, threads)
+        add_points(part, np.searchsorted(changed, new[members]).astype(np.int32), totals, threads)
     save_labels(partition, this_pass.new_labels, new)
     n_active = int(np.count_nonzero(new != labels))
     return Sums(*present(changed, totals), watched(new, layout, partition.number), n_active, 0)
@@ -215,24 +217,24 @@ def split_name(version: int) -> str:
 def find_near(partition: Partition, name: str, n_centers: int) -> Near:
     """Which centres are near which partitions, given a file of the centres' coordinates.
 
-    A centre is near the partitions of the cells that are nearest to it, and so is the nearest centre of a cell. Each
-    task looks at an equal part of the centres, and at the cells of its own partition; of all centres only a block is in
-    memory.
+    A centre is near the partitions of the pieces that are nearest to it, and so is the nearest centre of a piece. Each
+    task looks at an equal part of the centres, and at the pieces of its own partition; of all centres only a block is
+    in memory.
     """
     folder, number = partition
     layout = read_layout(folder)
     size = BLOCK_CENTERS * -(-n_centers // (BLOCK_CENTERS * (len(layout.starts) - 1)))
     first, last = (min(place * size, n_centers) for place in (number, number + 1))
-    own_cells = layout.cells[layout.partition_of == number]
-    nearest, distances = np.zeros(len(own_cells), np.int32), np.full(len(own_cells), np.inf)
+    own_pieces = layout.pieces[layout.partition_of == number]
+    nearest, distances = np.zeros(len(own_pieces), np.int32), np.full(len(own_pieces), np.inf)
     with Threads(1) as threads:
-        cells = nearest_cells(layout.cells, np.array(folder.read(name, first, last)), threads, CELLS_ENTERED)
+        pieces = nearest_pieces(layout.pieces, np.array(folder.read(name, first, last)), threads, PIECES_ENTERED)
         for block in blocks_of(n_centers, CENTERS_READ):
             some = np.array(folder.read(name, block.start, block.stop))
-            found, to_found = nearest_centers(own_cells, some, np.zeros_like(some[0]), threads)
+            found, to_found = nearest_centers(own_pieces, some, np.zeros_like(some[0]), threads)
             nearest = np.where(to_found < distances, block.start + found, nearest)
             distances = np.minimum(to_found, distances)
-    partitions = np.sort(layout.partition_of[cells], axis=1)
+    partitions = np.sort(layout.partition_of[pieces], axis=1)
     is_new = np.diff(partitions, axis=1, prepend=-1) != 0
     centers = first + np.nonzero(is_new)[0]
     return Near(centers.astype(np.int32), partitions[is_new], nearest.astype(np.int32))
@@ -287,16 +289,16 @@ def find_touched(
 
 
 def read_clusters(
-    folder: SharedFolder, arrays: dict[str, NDArray[Any]], touched: NDArray[np.int32], this_pass: Pass
+    folder: SharedFolder, arrays: dict[str, NDArray[Any]], touched: NDArray[np.int32], this_pass: Pass, threads: Threads
 ) -> Clusters:
-    """Some clusters, as they are or where they are heading."""
-    centers, sizes = arrays["centers"][touched], arrays["sizes"][touched]
-    if this_pass.ahead:
+    """Some clusters, with their present or with extrapolated centres."""
+    clusters = Clusters(*(arrays[name][touched] for name in Clusters._fields))
+    if this_pass.rule.ahead:
         before, _ = folder.map_tensors(centers_name(this_pass.centers - 1), "centers")
-        centers += (centers - before["centers"][touched]) * reach_of(sizes).astype(centers.dtype)[:, np.newaxis]
+        n_points = clusters.sizes.sum()  # all rows weigh the same
+        clusters = extrapolate(clusters, before["centers"][touched], n_points, np.empty_like(clusters.centers), threads)
     folder.drop_copy(centers_name(this_pass.centers - 2))
-    norms, errors, penalties = (arrays[name][touched] for name in ("norms", "errors", "penalties"))
-    return Clusters(centers, norms, sizes, errors, penalties)
+    return clusters
 
 
 def present(ids: NDArray[np.int32], totals: Totals) -> tuple[NDArray[np.int32], Totals]:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._files import check_uncut
-from closure_kmeans.explorer.centers import closest_distances, map_centers
+from closure_kmeans.explorer.centers import place_on_map
 from closure_kmeans.export import list_members
-from closure_kmeans.points import squares_to
+from closure_kmeans.files import check_uncut
+from closure_kmeans.points import squares_to, unit_rows
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
@@ -116,19 +116,20 @@ class Catalog:
         """Precompute everything that the first request would wait for."""
         for measure in self.measures:
             self.order(measure)
-        _ = self.places, self._around_mean
+        self.model.center_index_.prepare()
+        _ = self.places
 
     # -- clusters ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def separations(self) -> NDArray[np.float64]:
         """(k,) Distance from each centre to the nearest other centre; approximate for many centres."""
-        return closest_distances(self.centers)
+        return self.model.center_index_.separations()
 
     @cached_property
     def places(self) -> NDArray[np.float32]:
         """(k, 2) Positions of the centres on the map, from 0 to 1."""
-        return map_centers(self.centers)
+        return place_on_map(self.centers)
 
     @property
     def measures(self) -> list[str]:
@@ -167,23 +168,14 @@ class Catalog:
             matching[self.labels[self.metadata.search(text)]] = True
         return matching
 
-    @cached_property
-    def _around_mean(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Centres relative to their mean, and squared norms."""
-        centered = self.centers - self.centers.mean(axis=0)
-        return centered, np.einsum("ij,ij->i", centered, centered)
-
     def neighbors(self, clusters: list[int], n_neighbors: int) -> list[list[Neighbor]]:
-        """Nearest other clusters of each of some clusters, by the distance of centres; one matrix product."""
-        centered, norms = self._around_mean
-        scores = norms - 2 * centered[clusters] @ centered.T
-        scores[np.arange(len(clusters)), clusters] = np.inf
-        found = []
-        for cluster, row in zip(clusters, scores, strict=True):
-            nearest = _smallest(row, min(n_neighbors, self.n_clusters - 1))
-            distances = np.sqrt(squares_to(self.centers[nearest], self.centers[cluster]))
-            found.append([Neighbor(*pair) for pair in zip(nearest.tolist(), distances.tolist(), strict=True)])
-        return found
+        """Nearest other clusters of each of ``clusters``, by the distance of centres."""
+        labels, squares = self.model.several_nearest(self.centers[clusters], n_neighbors + 1)
+        distances = np.sqrt(squares)
+        return [
+            [Neighbor(*pair) for pair in zip(*near, strict=True) if pair[0] != cluster][:n_neighbors]
+            for cluster, *near in zip(clusters, labels.tolist(), distances.tolist(), strict=True)
+        ]
 
     # -- items ---------------------------------------------------------------------------------------------------------
 
@@ -223,38 +215,37 @@ class Catalog:
         """Standing of an item, if its vector is known."""
         if self.rows is None or self.labels is None:
             return None
-        squares = squares_to(self.centers, self._counted([item])[0])
-        own = int(self.labels[item])
-        own_square, squares[own] = float(squares[own]), np.inf
-        best = int(squares.argmin())
-        second = Neighbor(best, float(np.sqrt(squares[best]))) if self.n_clusters > 1 else None
-        return Standing(Neighbor(own, float(np.sqrt(own_square))), second)
+        row, own = self._rows_of([item]), int(self.labels[item])
+        own_distance = float(np.sqrt(self.model.squared_distances(row, [own])[0]))
+        labels, squares = self.model.several_nearest(row, 2)
+        others = [pair for pair in zip(labels[0].tolist(), np.sqrt(squares[0]).tolist(), strict=True) if pair[0] != own]
+        return Standing(Neighbor(own, own_distance), Neighbor(*others[0]) if others else None)
 
     def similar(self, item: int, n_items: int) -> list[tuple[int, float]]:
         """Most similar items and their distances, among up to ``MOST_CANDIDATES`` items of the nearest clusters."""
         if self.rows is None or self.labels is None:
             return []
-        row = self._counted([item])[0]
-        squares = squares_to(self.centers, row)
-        clusters = _smallest(squares, min(CANDIDATE_CLUSTERS, self.n_clusters))
-        near = np.concatenate([self.members(int(self.labels[item])), *map(self.members, clusters)])
+        row = self._rows_of([item])
+        clusters, _ = self.model.several_nearest(row, CANDIDATE_CLUSTERS)
+        near = np.concatenate([self.members(int(self.labels[item])), *map(self.members, clusters[0].tolist())])
         _, first = np.unique(near, return_index=True)
         candidates = np.sort(near[np.sort(first)][:MOST_CANDIDATES])
         candidates = candidates[candidates != item]
-        apart = squares_to(self._counted(candidates), row)
+        apart = squares_to(self._as_measured(self._rows_of(candidates)), self._as_measured(row)[0])
         nearest = _smallest(apart, min(n_items, len(apart)))
         return [(int(candidates[place]), float(np.sqrt(apart[place]))) for place in nearest]
 
-    def _counted(self, items: NDArray[Any] | list[int]) -> NDArray[Any]:
-        """Rows of some items as the metric sees them: L2-normalised for cosine."""
+    def _rows_of(self, items: NDArray[Any] | list[int]) -> NDArray[Any]:
+        """Rows of some items."""
         rows: Any = self.rows
         check_uncut(rows)
         if isinstance(rows, np.ndarray):
-            chosen = rows[np.asarray(items, np.int64)]
-        else:
-            chosen = np.concatenate([np.asarray(rows[:0]), *(rows[item : item + 1] for item in map(int, items))])
-        counted: NDArray[Any] = self.model._counted(np.ascontiguousarray(chosen))
-        return counted
+            return np.ascontiguousarray(rows[np.asarray(items, np.int64)])
+        return np.concatenate([np.asarray(rows[:0]), *(rows[item : item + 1] for item in map(int, items))])
+
+    def _as_measured(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Rows as the metric of the model sees them."""
+        return unit_rows(rows) if self.model.metric == "cosine" else rows
 
 
 def _smallest(values: NDArray[Any], n_values: int) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from closure_kmeans._arrays import largest
+from closure_kmeans.arrays import largest
 from closure_kmeans.iteration import Iteration
 
 # Bars of a histogram, at most.

@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from closure_kmeans.checkpoint import checkpoint_file, read_progress
+from closure_kmeans.checkpoint import checkpoint_file, read_status
 from closure_kmeans.iteration import Iteration
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def fit_of_checkpoint(path: str | os.PathLike[str]) -> Fit:
     file = checkpoint_file(path)
     if not file.exists():
         return Fit([], None, "waiting")
-    progress = read_progress(file)
-    n_points = int(progress.identity["X"].partition(" x ")[0])
+    status = read_status(file)
+    n_points = int(status.identity["X"].partition(" x ")[0])
     saved = max(0.0, time.time() - file.stat().st_mtime)
-    if progress.ended:
-        state = "converged" if progress.converged else "stopped"  # may be resumed
+    if status.ended:
+        state = "converged" if status.converged else "stopped"  # may be resumed
     else:
         state = "running" if saved < SILENCE else "silent"
-    return Fit(progress.history, n_points, state, saved)
+    return Fit(status.history, n_points, state, saved)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._arrays import largest
-from closure_kmeans._files import FileFormatError, library, reading
+from closure_kmeans.arrays import largest
+from closure_kmeans.files import FileFormatError, library, reading
 
 FORMATS = (".csv", ".parquet", ".pq")
 # Names of the title column, in this order.

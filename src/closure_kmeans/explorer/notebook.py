@@ -18,7 +18,6 @@ from closure_kmeans.explorer.fit import fit_of_model
 from closure_kmeans.explorer.pictures import Pictures, array_pictures, open_pictures, read_pixels
 from closure_kmeans.explorer.rendering import measure
 from closure_kmeans.explorer.report import look_of
-from closure_kmeans.metrics import squared_distances
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
@@ -84,7 +83,7 @@ def cluster_grid(
     rows = None if X is None else np.asarray(X)
     squares = None
     if rows is not None:
-        squares = squared_distances(model._counted(rows), model.cluster_centers_, model.labels_)
+        squares = model.squared_distances(rows, model.labels_)
     pictures = None if images is None else as_pictures(images)
     catalog = Catalog(model, rows, labels=np.asarray(model.labels_), squares=squares, pictures=pictures)
     items = catalog.members(cluster)[:n_items].tolist()

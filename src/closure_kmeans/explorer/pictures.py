@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._files import library
 from closure_kmeans.explorer.budget import BUDGET
+from closure_kmeans.files import library
 
 if TYPE_CHECKING:
     from PIL.Image import Image

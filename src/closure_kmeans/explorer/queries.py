@@ -138,7 +138,7 @@ class Searches:
         query = self._query(question)
         asked = time.perf_counter()
         n_verified = N_VERIFIED if question.rerank else 0
-        results = self.index.search(query, n_results=N_RESULTS, n_rerank=n_verified, n_jobs=1)
+        results = self.index.search(query, n_results=N_RESULTS, n_rerank=n_verified, n_threads=1)
         return Answer(
             results,
             len(query.places.words),

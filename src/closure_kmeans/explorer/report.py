@@ -10,13 +10,13 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from closure_kmeans._files import replacing
 from closure_kmeans.explorer import charts
 from closure_kmeans.explorer.cards import ORDERS, make_cards
 from closure_kmeans.explorer.catalog import Catalog
 from closure_kmeans.explorer.fit import fit_of_model
 from closure_kmeans.explorer.pictures import Encoded, draw_vector, missing
 from closure_kmeans.explorer.rendering import STYLE, make_environment, plural
+from closure_kmeans.files import replacing
 
 # Items per cluster: two rows.
 N_ITEMS = 26

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from closure_kmeans import _validation
-from closure_kmeans._parallel import BLOCKS_PER_THREAD, ProcessWideLimit, Threads, count_threads
+from closure_kmeans import validation
 from closure_kmeans.features.images import ImageError, ImageLike, Picture, Sizes, list_images, name_of, read_picture
+from closure_kmeans.parallel import BLOCKS_PER_THREAD, ProcessWideLimit, Threads, count_threads
 
 Images: TypeAlias = str | os.PathLike[str] | Sequence[ImageLike] | NDArray[Any]
 Part = TypeVar("Part")
@@ -41,7 +41,7 @@ class Options(NamedTuple):
 
     max_pixels: int
     on_error: str
-    n_jobs: int | None
+    n_threads: int | None
     verbose: int
     callback: Callable[[], Any] | None = None  # called after each image
 
@@ -82,7 +82,7 @@ def extract(
     with (
         tqdm(total=len(sources), unit="image", disable=not options.verbose) as bar,
         _single_threaded_opencv,
-        Threads(count_threads(options.n_jobs)) as threads,
+        Threads(count_threads(options.n_threads)) as threads,
     ):
         block = min(max(1, len(sources) // (BLOCKS_PER_THREAD * threads.n_threads)), IMAGES_PER_BLOCK)
         done = threads.for_each_block(work, len(sources), block)
@@ -91,10 +91,10 @@ def extract(
 
 def check_options(options: Options) -> None:
     """Check the options that all features share."""
-    _validation.integer("max_pixels", options.max_pixels, 1)
-    _validation.choice("on_error", options.on_error, ("raise", "skip"))
-    _validation.n_jobs(options.n_jobs)
-    _validation.verbose(options.verbose)
+    validation.integer("max_pixels", options.max_pixels, 1)
+    validation.choice("on_error", options.on_error, ("raise", "skip"))
+    validation.n_threads(options.n_threads)
+    validation.verbose(options.verbose)
 
 
 def list_sources(images: Images) -> Sequence[ImageLike] | NDArray[Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from closure_kmeans import _validation
+from closure_kmeans import validation
 
 ImageLike: TypeAlias = str | os.PathLike[str] | NDArray[Any]
 # Map the width and height of a picture to the smallest acceptable ones.
@@ -118,8 +118,8 @@ def list_images(folder: str | os.PathLike[str], *, extensions: Sequence[str] = E
 def check_limits(max_side: int | None, max_pixels: int) -> None:
     """Check both limits on the size of a picture."""
     if max_side is not None:
-        _validation.integer("max_side", max_side, 1)
-    _validation.integer("max_pixels", max_pixels, 1)
+        validation.integer("max_side", max_side, 1)
+    validation.integer("max_pixels", max_pixels, 1)
 
 
 def name_of(image: object, index: int | None) -> str:

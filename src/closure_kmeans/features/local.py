@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from closure_kmeans import _validation
+from closure_kmeans import validation
 from closure_kmeans.features.extract import Images, Options, Skipped, extract
 from closure_kmeans.features.images import MAX_PIXELS, Picture, at_most, check_limits, resize
 
@@ -43,7 +43,7 @@ def local_features(
     max_side: int | None = None,
     max_pixels: int = MAX_PIXELS,
     on_error: str = "raise",
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
     verbose: int = 0,
     callback: Callable[[], Any] | None = None,
 ) -> LocalFeatures:
@@ -62,7 +62,7 @@ def local_features(
         Reject files with more pixels before decoding.
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be used.
-    n_jobs : int, optional
+    n_threads : int, optional
         Number of threads; by default the number of CPUs available to the process.
     verbose : int, default=0
         1 shows a progress bar.
@@ -88,9 +88,9 @@ def local_features(
     >>> features.descriptors.shape[1], len(features.offsets)
     (128, 3)
     """
-    _validation.choice("detector", detector, tuple(DETECTORS))
+    validation.choice("detector", detector, tuple(DETECTORS))
     check_limits(max_side, max_pixels)
-    options = Options(max_pixels, on_error, n_jobs, verbose, callback)
+    options = Options(max_pixels, on_error, n_threads, verbose, callback)
     shrink = at_most(max_side)
 
     def describe(picture: Picture) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:

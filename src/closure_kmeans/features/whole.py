@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from closure_kmeans import _validation
+from closure_kmeans import validation
 from closure_kmeans.features.extract import Images, Options, Skipped, extract
 from closure_kmeans.features.images import MAX_PIXELS, Picture, resize
 
@@ -53,7 +53,7 @@ def gist(
     size: int = 64,
     max_pixels: int = MAX_PIXELS,
     on_error: str = "raise",
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
     verbose: int = 0,
 ) -> ImageVectors:
     """Compute GIST descriptors, 384 dimensions: energy by scale, orientation and position in the picture.
@@ -68,7 +68,7 @@ def gist(
         Reject files with more pixels before decoding.
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be used.
-    n_jobs : int, optional
+    n_threads : int, optional
         Number of threads; by default the number of CPUs available to the process.
     verbose : int, default=0
         1 shows a progress bar.
@@ -85,10 +85,10 @@ def gist(
     >>> gist(np.zeros((2, 64, 64), np.uint8)).vectors.shape
     (2, 384)
     """
-    _validation.integer("size", size, 16)
+    validation.integer("size", size, 16)
     if size % GIST_CELLS:
         raise ValueError(f"size must be a multiple of {GIST_CELLS}, got {size}")
-    options = Options(max_pixels, on_error, n_jobs, verbose)
+    options = Options(max_pixels, on_error, n_threads, verbose)
     return describe_squares(images, size, gist_of_squares, GIST_DIMENSIONS, options)
 
 
@@ -97,7 +97,7 @@ def hog(
     *,
     max_pixels: int = MAX_PIXELS,
     on_error: str = "raise",
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
     verbose: int = 0,
 ) -> ImageVectors:
     """Compute HOG descriptors, 576 dimensions: histograms of gradient orientations in 8 x 8 cells.
@@ -114,7 +114,7 @@ def hog(
         Reject files with more pixels before decoding.
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be used.
-    n_jobs : int, optional
+    n_threads : int, optional
         Number of threads; by default the number of CPUs available to the process.
     verbose : int, default=0
         1 shows a progress bar.
@@ -131,7 +131,7 @@ def hog(
     >>> hog(np.zeros((2, 64, 64), np.uint8)).vectors.shape
     (2, 576)
     """
-    options = Options(max_pixels, on_error, n_jobs, verbose)
+    options = Options(max_pixels, on_error, n_threads, verbose)
     return describe_squares(images, HOG_SIZE, hog_of_squares, HOG_DIMENSIONS, options)
 
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._files import FileFormatError, reading
-from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans.files import FileFormatError, reading
+from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 # Kind of the file.
 COLLECTION = "collection"
@@ -44,7 +44,7 @@ def collect(
     *,
     names: Sequence[str] | None = None,
     on_error: str = "raise",
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
     verbose: int = 0,
     callback: Callable[[], Any] | None = None,
 ) -> Collection:
@@ -60,7 +60,7 @@ def collect(
         Paths of images below the folder, possibly none; by default all images, at least one.
     on_error : {"raise", "skip"}, default="raise"
         What to do about an image that cannot be read.
-    n_jobs : int, optional
+    n_threads : int, optional
         Number of threads.
     verbose : int, default=0
         1 shows a progress bar.
@@ -82,7 +82,7 @@ def collect(
     wanted = image_names(folder) if names is None else [names] if isinstance(names, str) else list(names)
     check_names(wanted)
     paths = [Path(folder) / name for name in wanted]
-    manner: dict[str, Any] = {"on_error": on_error, "n_jobs": n_jobs, "verbose": verbose, "callback": callback}
+    manner: dict[str, Any] = {"on_error": on_error, "n_threads": n_threads, "verbose": verbose, "callback": callback}
     features = local_features(paths, **extraction._asdict(), **manner)
     left_out = [entry.image for entry in features.skipped]
     if names is None and len(left_out) == len(wanted):

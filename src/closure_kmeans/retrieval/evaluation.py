@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from closure_kmeans._files import FileFormatError
+from closure_kmeans.files import FileFormatError
 
 Name = TypeVar("Name")
 Box = tuple[float, float, float, float]

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm.auto import tqdm
 
-from closure_kmeans import _validation as check
-from closure_kmeans._files import reading
-from closure_kmeans._tensors import read_facts, write_tensors
+from closure_kmeans import validation as check
+from closure_kmeans.files import reading
 from closure_kmeans.retrieval.collection import Collection, take
 from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
 from closure_kmeans.retrieval.index import ImageIndex, Query, inside_box
@@ -28,6 +27,7 @@ from closure_kmeans.retrieval.vocabulary import (
     check_nearest,
     tree_shape,
 )
+from closure_kmeans.tensors import read_facts, write_tensors
 from closure_kmeans.warmup import compile_retrieval, few_words
 
 # Images of a ranking that are verified.
@@ -193,7 +193,7 @@ def compare(
     *,
     folder: Path | None = None,
     key: str = "",
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
     verbose: int = 0,
 ) -> Iterator[Row]:
     """Learn codebooks from all descriptors and evaluate each, by UKBench or with Oxford's queries.
@@ -218,12 +218,12 @@ def compare(
             method=codebook.method,
             root=plan.root,
             random_state=codebook.seed,
-            n_jobs=n_jobs,
+            n_threads=n_threads,
             verbose=verbose,
         )
         compile_retrieval(few_words(np.dtype(np.uint8), codebook.method))  # not timed
         vocabulary = Vocabulary(learned.vocabulary.model, root=plan.root, n_nearest=plan.n_nearest)
-        for scoring, found in score_vocabulary(collection, vocabulary, scorings, queries, n_jobs, verbose):
+        for scoring, found in score_vocabulary(collection, vocabulary, scorings, queries, n_threads, verbose):
             facts = codebook._asdict() | scoring._asdict() | found._asdict()
             yield Row(nearest=plan.n_nearest, root=plan.root, seconds=learned.seconds, **facts)
 
@@ -246,7 +246,7 @@ def score_vocabulary(
     vocabulary: Vocabulary,
     scorings: Sequence[Scoring],
     queries: Sequence[OxfordQuery] | None = None,
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
     verbose: int = 0,
 ) -> Iterator[tuple[Scoring, Score]]:
     """Evaluate a vocabulary with several settings, which override its own levels.
@@ -259,14 +259,14 @@ def score_vocabulary(
         for n_images, same in groupby(alike, lambda scoring: scoring.images):
             indexed = index_words(take(collection, n_images), used, words)
             for scoring in same:
-                yield scoring, _score(indexed, scoring, queries, n_jobs, verbose)
+                yield scoring, _score(indexed, scoring, queries, n_threads, verbose)
 
 
 def _score(
-    indexed: Indexed, scoring: Scoring, queries: Sequence[OxfordQuery] | None, n_jobs: int | None, verbose: int
+    indexed: Indexed, scoring: Scoring, queries: Sequence[OxfordQuery] | None, n_threads: int | None, verbose: int
 ) -> Score:
     search: dict[str, Any] = {"norm": scoring.norm, "n_rerank": N_RERANK if scoring.reranked else 0}
-    search |= {"n_jobs": n_jobs, "verbose": verbose}
+    search |= {"n_threads": n_threads, "verbose": verbose}
     began = perf_counter()
     score = ukbench(indexed, **search) if queries is None else oxford(indexed, queries, **search)
     n_queries = len(indexed.images) if queries is None else len(queries)

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from closure_kmeans import _validation as check
-from closure_kmeans._files import FileFormatError, check_uncut, reading
-from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans import validation as check
+from closure_kmeans.files import FileFormatError, check_uncut, reading
 from closure_kmeans.retrieval import inverted
 from closure_kmeans.retrieval.collection import (
     Collection,
@@ -37,6 +36,7 @@ from closure_kmeans.retrieval.verification import (
     select_places,
 )
 from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, pack_vocabulary, unpack_vocabulary
+from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 
 class Query(NamedTuple):
@@ -199,7 +199,7 @@ class ImageIndex:
         n_results: int | None = 10,
         n_rerank: int = 0,
         verification: Verification | None = None,
-        n_jobs: int | None = None,
+        n_threads: int | None = None,
     ) -> list[Result]:
         """Find the images most similar to a query.
 
@@ -215,7 +215,7 @@ class ImageIndex:
             Number of best images to verify spatially. Those with more inliers than chance explains come first.
         verification : Verification, optional
             Settings of the verification.
-        n_jobs : int, optional
+        n_threads : int, optional
             Threads of the verification.
         """
         if self._places is None or len(self) == 0:
@@ -231,7 +231,7 @@ class ImageIndex:
             return self._results(ranking)
         settings = verification or Verification()
         first = ranking.images[:n_rerank]
-        matches = match_images(query.places, self._places, first, settings, n_jobs)
+        matches = match_images(query.places, self._places, first, settings, n_threads)
         verified = beyond_chance(matches, settings.tolerance)
         results = self._results(ranking)
         for i, (inliers, holds) in enumerate(zip(matches.inliers.tolist(), verified.tolist(), strict=True)):

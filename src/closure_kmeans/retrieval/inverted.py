@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from closure_kmeans import _validation as check
-from closure_kmeans._arrays import largest
-from closure_kmeans._files import FileFormatError
-from closure_kmeans.retrieval import _kernels
+from closure_kmeans import validation as check
+from closure_kmeans.arrays import largest
+from closure_kmeans.files import FileFormatError
+from closure_kmeans.retrieval import kernels
 
 NORMS = ("l1", "l2")
 
@@ -138,7 +138,7 @@ def _score(file: InvertedFile, words: NDArray[Any], counts: NDArray[Any], norm: 
     length = weighted.sum() if norm == "l1" else np.sqrt((weighted**2).sum())
     if length > 0:
         inverse_norms = _inverse(file.norms[NORMS.index(norm)])
-        if not _kernels.add_scores(file, words, weighted / length, inverse_norms, norm == "l1", scores):
+        if not kernels.add_scores(file, words, weighted / length, inverse_norms, norm == "l1", scores):
             raise _changed_on_disk()
     return scores
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from closure_kmeans._files import replacing
 from closure_kmeans.features import ImageError, load_image
+from closure_kmeans.files import replacing
 from closure_kmeans.retrieval.evaluation import Box
 from closure_kmeans.retrieval.index import ImageIndex, Query, Result
 from closure_kmeans.retrieval.verification import Verification, align

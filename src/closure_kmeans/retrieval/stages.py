@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 import closure_kmeans
-from closure_kmeans._files import FileFormatError, library, reading, unfinished
-from closure_kmeans._tensors import read_tensors, write_tensors
+from closure_kmeans.files import FileFormatError, library, reading, unfinished
 from closure_kmeans.retrieval.collection import (
     Collection,
     Extraction,
@@ -36,6 +35,7 @@ from closure_kmeans.retrieval.vocabulary import (
     pack_vocabulary,
     unpack_vocabulary,
 )
+from closure_kmeans.tensors import read_tensors, write_tensors
 from closure_kmeans.warmup import compile_learning
 
 # Part of every key; incremented when the same settings give other features, words or scores than before.
@@ -131,7 +131,7 @@ def resume_features(
     extraction: Extraction,
     *,
     on_error: str = "raise",
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
     verbose: int = 0,
 ) -> tuple[Collection, str]:
     """Features of images, from the cache where possible, and a key of their inputs.
@@ -143,7 +143,7 @@ def resume_features(
     made_by = str(photos.resolve()), extraction, on_error, versions
     stats = [(photos / name).stat() for name in names]
     files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in zip(names, stats, strict=True)]
-    collect_some = partial(collect, photos, extraction, on_error=on_error, n_jobs=n_jobs)
+    collect_some = partial(collect, photos, extraction, on_error=on_error, n_threads=n_threads)
     key = key_of(made_by, files)
     if folder is None:
         return collect_some(names=names, verbose=verbose), key
@@ -176,7 +176,7 @@ def resume_learning(
     root: bool = True,
     random_state: int = 0,
     sample: int | None = None,
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
     verbose: int = 0,
 ) -> Learned:
     """Learn words, or load words learned with the same settings from the same descriptors (``key``).
@@ -193,10 +193,10 @@ def resume_learning(
         if verbose and begun is not None and begun.exists():
             tqdm.write(f"{n_words:,} words as far as they are in '{folder}'", file=sys.stderr)
         compile_learning(np.dtype(np.uint8) if root else descriptors.dtype, method, n_words)  # not timed
-        checkpoint: dict[str, Any] = {} if begun is None else {"checkpoint": begun}
+        checkpoint: dict[str, Any] = {} if begun is None else {"checkpoint": begun, "resume": True}
         with suggesting_removal():
             vocabulary = learn_vocabulary(
-                descriptors, n_words, n_jobs=n_jobs, verbose=verbose, **settings, **checkpoint
+                descriptors, n_words, n_threads=n_threads, verbose=verbose, **settings, **checkpoint
             )
         # Fit time, which excludes interruptions.
         return Learned(vocabulary, vocabulary.model.history_[-1].seconds)
@@ -207,7 +207,7 @@ def resume_learning(
     if begun is not None and WORDS.is_kept(folder, own_key):
         begun.unlink(missing_ok=True)
         learned.vocabulary.model.set_params(checkpoint=None)
-    learned.vocabulary.model.n_jobs = n_jobs  # n_jobs is not stored
+    learned.vocabulary.model.n_threads = n_threads  # n_threads is not stored
     return learned
 
 

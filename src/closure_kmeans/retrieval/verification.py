@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtrc
 
-from closure_kmeans import _validation as check
-from closure_kmeans._files import library
-from closure_kmeans._parallel import Threads, count_threads
-from closure_kmeans.retrieval import _kernels
+from closure_kmeans import validation as check
+from closure_kmeans.files import library
+from closure_kmeans.parallel import Threads, count_threads
+from closure_kmeans.retrieval import kernels
 from closure_kmeans.retrieval.inverted import Ranking
 
 # Columns of keypoints: x, y, diameter, angle of circles; x, y, a, b, c of ellipses.
@@ -136,20 +136,20 @@ def align(query: Places, other: Places, settings: Verification = Verification())
     [[1.0, 0.0, 7.0], [0.0, 1.0, 0.0]]
     """
     dof = check_verification(settings, query, other)
-    pairs = _kernels.match_words(query.words, other.words)
+    pairs = kernels.match_words(query.words, other.words)
     transform = np.full((2, 3), np.nan)
     if len(pairs) == 0:
         return Alignment(transform, pairs)
     tolerances = _tolerances(query, other, settings)
     if settings.verifier == "opencv":
         return _align_by_opencv(query.keypoints, other.keypoints, pairs, tolerances)
-    pairs = _kernels.verify_pairs(query.keypoints, other.keypoints, pairs, dof, tolerances, transform)
+    pairs = kernels.verify_pairs(query.keypoints, other.keypoints, pairs, dof, tolerances, transform)
     return Alignment(transform, pairs)
 
 
 def _tolerances(query: Places, other: Places, settings: Verification) -> tuple[float, float]:
     """Tolerances in pixels in the first and in the second picture."""
-    return settings.tolerance * _kernels.reach(query.keypoints), settings.tolerance * _kernels.reach(other.keypoints)
+    return settings.tolerance * kernels.reach(query.keypoints), settings.tolerance * kernels.reach(other.keypoints)
 
 
 def _align_by_opencv(
@@ -163,7 +163,7 @@ def _align_by_opencv(
         return Alignment(np.full((2, 3), np.nan), pairs[:0])
     inliers = np.empty(len(pairs), np.int32)
     agreed = pairs[mask.ravel() > 0]
-    n_inliers = _kernels.find_inliers(keypoints, others, agreed, found, (np.inf, np.inf), inliers)  # each region once
+    n_inliers = kernels.find_inliers(keypoints, others, agreed, found, (np.inf, np.inf), inliers)  # each region once
     return Alignment(found, agreed[inliers[:n_inliers]])
 
 
@@ -172,7 +172,7 @@ def match_images(
     places: Places,
     images: NDArray[np.int64],
     settings: Verification = Verification(),  # noqa: B008
-    n_jobs: int | None = None,
+    n_threads: int | None = None,
 ) -> Matches:
     """Match a query with images: numbers of matched regions, of inliers and of distinct places.
 
@@ -188,18 +188,18 @@ def match_images(
         for i, image in enumerate(images):
             other = places.of(image)
             inliers = align(query, other, settings).pairs
-            matches.pairs[i] = len(_kernels.match_words(query.words, other.words))
+            matches.pairs[i] = len(kernels.match_words(query.words, other.words))
             matches.inliers[i] = len(inliers)
             tolerances = _tolerances(query, other, settings)
-            matches.places[i] = _kernels.count_places(query.keypoints, other.keypoints, inliers, tolerances)
+            matches.places[i] = kernels.count_places(query.keypoints, other.keypoints, inliers, tolerances)
         return matches
     verify = partial(
-        _kernels.verify_images,
+        kernels.verify_images,
         *(query.words, query.keypoints, places.offsets, places.words, places.keypoints),
         *(np.ascontiguousarray(images, np.int64), dof, float(settings.tolerance)),
         *(matches.pairs, matches.inliers, matches.places),
     )
-    with Threads(count_threads(n_jobs)) as threads:
+    with Threads(count_threads(n_threads)) as threads:
         threads.for_each_block(verify, len(images))
     return matches
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,21 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 from tqdm.auto import tqdm
 
 from closure_kmeans import ClosureKMeans
-from closure_kmeans import _validation as check
-from closure_kmeans._files import FileFormatError, reading
-from closure_kmeans._tensors import Arrays, read_tensors, write_tensors
-from closure_kmeans.base import BaseKMeans, centered
+from closure_kmeans import validation as check
+from closure_kmeans.base import BaseKMeans
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
-from closure_kmeans.points import precision
-from closure_kmeans.quantizer import MANY_CENTERS, Cells, make_cells
+from closure_kmeans.files import reading
 from closure_kmeans.storage import pack_model, unpack_model
+from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 # Kind of the file, and the settings stored beside the model.
 VOCABULARY, SETTINGS = "vocabulary", ("root", "levels", "n_nearest")
 MODEL_PREFIX = "model."
-# Arrays of the search cells that are stored.
-CELLS_PREFIX, CELL_ARRAYS = "cells.", ("ids", "starts", "middles", "axes")
-ORTHONORMAL_TOLERANCE = 1e-9
 # Scale of RootSIFT in bytes: values up to 0.5 are represented, larger ones hardly occur.
 ROOT_SCALE = 512
 # Rows per block of RootSIFT and of assignment.
@@ -189,6 +183,7 @@ def learn_vocabulary(
     sample: int | None = None,
     levels: int = 1,
     random_state: int | None = None,
+    resume: bool = False,
     **settings: Any,
 ) -> Vocabulary:
     """Learn visual words from descriptors.
@@ -211,8 +206,10 @@ def learn_vocabulary(
         Scoring levels of hierarchical k-means.
     random_state : int, optional
         Seed.
+    resume : bool, default=False
+        Go on from the parameter ``checkpoint`` of the first two methods, if there is one.
     **settings
-        Parameters of the estimator, such as ``max_iter``, ``n_jobs`` or ``verbose``.
+        Parameters of the estimator, such as ``max_iter``, ``n_threads`` or ``verbose``.
 
     Examples
     --------
@@ -232,11 +229,7 @@ def learn_vocabulary(
             rows = rows[np.sort(rng.choice(len(rows), sample, replace=False))]
     check_n_words(n_words, len(rows))
     model = METHODS[method](n_words, random_state=random_state, **settings)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "interrupted", RuntimeWarning)
-        model.fit(root_bytes(rows) if root else rows)
-    if model.stopped_by_ == "interrupted":
-        raise KeyboardInterrupt  # do not use an unfinished vocabulary
+    model.fit(root_bytes(rows) if root else rows, **({"resume": True} if resume else {}))
     return Vocabulary(model, root=root, levels=levels)
 
 
@@ -283,12 +276,8 @@ def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
 
 def pack_vocabulary(vocabulary: Vocabulary) -> tuple[Arrays, dict[str, Any]]:
     """Arrays and metadata of a vocabulary, for a file."""
-    model = vocabulary.model
-    quantizer = model._own_quantizer()  # fixes the number of cells to probe, which is stored
-    arrays, facts = pack_model(model)
+    arrays, facts = pack_model(vocabulary.model)
     arrays = {MODEL_PREFIX + name: array for name, array in arrays.items()}
-    if quantizer is not None:
-        arrays |= {CELLS_PREFIX + name: getattr(quantizer.cells, name) for name in CELL_ARRAYS}
     return arrays, {"model": facts} | {name: getattr(vocabulary, name) for name in SETTINGS}
 
 
@@ -296,37 +285,4 @@ def unpack_vocabulary(path: Path, arrays: Arrays, facts: dict[str, Any]) -> Voca
     """Vocabulary from the arrays and metadata of a file."""
     own = {name.removeprefix(MODEL_PREFIX): array for name, array in arrays.items() if name.startswith(MODEL_PREFIX)}
     model = unpack_model(path, own, facts["model"])
-    if len(model.cluster_centers_) > MANY_CENTERS:
-        cells = _unpack_cells(path, model, *(np.array(arrays[CELLS_PREFIX + name]) for name in CELL_ARRAYS))
-        model._cells[precision(model.cluster_centers_.dtype)] = cells
     return Vocabulary(model, **{name: facts[name] for name in SETTINGS})
-
-
-def _unpack_cells(
-    path: Path,
-    model: BaseKMeans,
-    ids: NDArray[Any],
-    starts: NDArray[Any],
-    middles: NDArray[Any],
-    axes: NDArray[Any],
-) -> Cells:
-    """Search cells for ``predict``; rebuilding them would take longer than most queries."""
-    mean, centers = centered(model.cluster_centers_, model.cluster_centers_.dtype)
-    n_cells = len(middles)
-    fits = ids.shape == (len(centers),) and starts.shape == (n_cells + 1,) and middles.shape == (n_cells, len(mean))
-    fits = fits and axes.ndim == 2 and len(axes) == len(mean)
-    dtypes = ["int32", "int64", str(mean.dtype), "float64"]
-    fits = fits and [str(array.dtype) for array in (ids, starts, middles, axes)] == dtypes
-    if not (
-        fits
-        and np.array_equal(np.sort(ids), np.arange(len(centers)))
-        and starts[0] == 0
-        and starts[-1] == len(centers)
-        and (np.diff(starts) > 0).all()  # a search needs a centre in the nearest cell
-        and np.isfinite(middles).all()
-        and np.allclose(axes.T @ axes, np.eye(axes.shape[1]), rtol=0, atol=ORTHONORMAL_TOLERANCE)
-        and model._n_probes is not None
-        and model._n_probes <= n_cells
-    ):
-        raise FileFormatError(f"'{path}' must group all {len(centers)} words into cells, but does not")
-    return make_cells(centers, mean, ids, starts, middles, axes)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._files import FileFormatError, file_size, reading, replacing
+from closure_kmeans.files import FileFormatError, file_size, reading, replacing
 from closure_kmeans.vectors.rows import BLOCK_BYTES, check_kind
 from closure_kmeans.vectors.signatures import NPY_MAGIC, describe, kind_of
 

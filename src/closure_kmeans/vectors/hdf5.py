@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from closure_kmeans._files import FileFormatError, file_size, library, reading
+from closure_kmeans.files import FileFormatError, file_size, library, reading
 from closure_kmeans.vectors.rows import Rows, Vectors, by_chunks, check_kind, listed
 from closure_kmeans.vectors.signatures import check_no_other_kind
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._files import FileFormatError, file_size, library, reading
+from closure_kmeans.files import FileFormatError, file_size, library, reading
 from closure_kmeans.vectors.hdf5 import LARGEST_COMPRESSION
 from closure_kmeans.vectors.rows import Group, Vectors, check_kind, listed
 from closure_kmeans.vectors.signatures import check_no_other_kind

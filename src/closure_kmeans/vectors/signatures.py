@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from closure_kmeans._files import FileFormatError
+from closure_kmeans.files import FileFormatError
 
 NPY_MAGIC = b"\x93NUMPY"
 SIGNATURES = {

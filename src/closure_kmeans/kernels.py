@@ -5,7 +5,7 @@ last two arguments and writes nothing that another range reads, so ranges may ru
 threads. The tests compare kernels, alone or through their callers, with slow definitions, most of them in
 ``tests/reference.py``.
 
-``mean`` is an offset subtracted from every row as it is loaded. It keeps products accurate for data far from the
+``offset`` is subtracted from every row as it is loaded. It keeps products accurate for data far from the
 origin. Values of one or two bytes are converted one row at a time, in the cache; there is no float copy of the data.
 """
 
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 from numba import njit
 
-from closure_kmeans._cache import keep_on_disk
-from closure_kmeans._compiler import watch_compiler
-from closure_kmeans._instructions import (
+from closure_kmeans.cache import keep_on_disk
+from closure_kmeans.compiler import watch_compiler
+from closure_kmeans.instructions import (
     GROUP,
     TILE_ROWS,
     in_groups,
@@ -35,11 +35,11 @@ from closure_kmeans._instructions import (
 )
 
 if TYPE_CHECKING:
+    from closure_kmeans.cells import Cells
     from closure_kmeans.clusters import Clusters
-    from closure_kmeans.partition import RandomPartition
     from closure_kmeans.points import Points
-    from closure_kmeans.quantizer import Cells
-    from closure_kmeans.slabs import Totals
+    from closure_kmeans.stores.totals import Totals
+    from closure_kmeans.trees import RandomPartition
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -104,26 +104,26 @@ def widen(value: Any) -> Any:
 
 
 @kernel
-def load_row(rows: Array, i: int, mean: Array, out: Array, place: int) -> Any:
-    """Load row ``i`` less the mean into ``out[place]``, in the precision of ``out``; return its squared norm."""
+def load_row(rows: Array, i: int, offset: Array, out: Array, place: int) -> Any:
+    """Load row ``i`` less the offset into ``out[place]``, in the precision of ``out``; return its squared norm."""
     number = out.dtype.type
     norm = number(0)
-    for t in range(mean.shape[0]):
-        value = number(widen(rows[i, t])) - mean[t]
+    for t in range(offset.shape[0]):
+        value = number(widen(rows[i, t])) - offset[t]
         out[place, t] = value
         norm += value * value
     return norm
 
 
 @kernel
-def measure_rows(rows: Array, mean: Array, shifted: Array, norms: Array, in_bytes: Array) -> bool:
-    """Rows less the mean, and their squared norms; ``in_bytes``, unless it is empty, gets the rows as uint8.
+def measure_rows(rows: Array, offset: Array, shifted: Array, norms: Array, in_bytes: Array) -> bool:
+    """Rows less the offset, and their squared norms; ``in_bytes``, unless it is empty, gets the rows as uint8.
 
     Returns whether ``in_bytes`` holds them, so whether all values are whole numbers from 0 to 255.
     """
     fits: bool = in_bytes.shape[0] > 0
     for i in range(rows.shape[0]):
-        norms[i] = load_row(rows, i, mean, shifted, i)
+        norms[i] = load_row(rows, i, offset, shifted, i)
         if fits:
             for t in range(rows.shape[1]):
                 value = rows[i, t]
@@ -152,11 +152,11 @@ def fetch_row(rows: Array, row: int) -> None:
 
 
 @kernel
-def sample_rows(rows: Array, mean: Array, node: Array, draws: Array, place: int, sample: Array) -> None:
+def sample_rows(rows: Array, offset: Array, node: Array, draws: Array, place: int, sample: Array) -> None:
     """Draw rows of a node at random, with replacement. Each node reads the random numbers from a place of its own."""
     for r in range(sample.shape[0]):
         draw = draws[(place + r) % draws.shape[0]]
-        load_row(rows, node[int(draw * node.shape[0])], mean, sample, r)
+        load_row(rows, node[int(draw * node.shape[0])], offset, sample, r)
 
 
 @kernel
@@ -273,7 +273,7 @@ def top_eigenvector(matrix: Array, size: int) -> Array:
 
 
 @kernel
-def project(rows: Array, mean: Array, node: Array, direction: Array, values: Array) -> None:
+def project(rows: Array, offset: Array, node: Array, direction: Array, values: Array) -> None:
     """Project each row of a node onto a direction."""
     number = values.dtype.type
     for i in range(node.shape[0]):
@@ -281,7 +281,7 @@ def project(rows: Array, mean: Array, node: Array, direction: Array, values: Arr
         row = node[i]
         value = number(0)
         for t in range(direction.shape[0]):
-            value += (number(widen(rows[row, t])) - mean[t]) * direction[t]
+            value += (number(widen(rows[row, t])) - offset[t]) * direction[t]
         values[i] = value
 
 
@@ -395,7 +395,7 @@ def split_stably(node: Array, values: Array, threshold: Any, n_left: int, spare:
 @kernel
 def grow_nodes(
     rows: Array,
-    mean: Array,
+    offset: Array,
     members: Array,
     starts: Array,
     nodes: Array,
@@ -414,13 +414,13 @@ def grow_nodes(
     largest = 0
     for v in range(first, last):
         largest = max(largest, starts[nodes[v + 1]] - starts[nodes[v]])
-    values = np.empty(largest, mean.dtype)
-    kept = np.empty(largest, mean.dtype)
-    spare = np.empty(largest, mean.dtype)
+    values = np.empty(largest, offset.dtype)
+    kept = np.empty(largest, offset.dtype)
+    spare = np.empty(largest, offset.dtype)
     moved = np.empty(largest, members.dtype)
-    sample = np.empty((sample_size, mean.shape[0]), mean.dtype)
-    products = np.empty(sample_size, mean.dtype)
-    direction = np.empty(mean.shape[0], mean.dtype)
+    sample = np.empty((sample_size, offset.shape[0]), offset.dtype)
+    products = np.empty(sample_size, offset.dtype)
+    direction = np.empty(offset.shape[0], offset.dtype)
     stack = np.empty((64, 3), np.int64)
     for v in range(first, last):
         stack[0] = nodes[v], nodes[v + 1], 0
@@ -434,9 +434,9 @@ def grow_nodes(
             node = members[starts[low] : starts[high]]
             n_left = starts[middle] - starts[low]
             size = node.shape[0]
-            sample_rows(rows, mean, node, draws, low + high, sample)
+            sample_rows(rows, offset, node, draws, low + high, sample)
             principal_direction(sample, direction, products)
-            project(rows, mean, node, direction, values)
+            project(rows, offset, node, direction, values)
             threshold = select_rank(values[:size], n_left, kept, spare)
             split_stably(node, values[:size], threshold, n_left, moved)
             stack[top] = low, middle, depth + 1
@@ -508,11 +508,11 @@ def assign_leaves(
                 labels, members[starts[leaf] : starts[leaf + 1]], clusters.centers, slots, candidates
             )
         n_pairs += n_candidates * (starts[leaf + 1] - starts[leaf])
-        # Everything is relative to a point near one of the centres. This keeps small clusters far from the mean
+        # Everything is relative to a point near one of the centres. This keeps small clusters far from the offset
         # accurate.
         for t in range(n_features):
-            shift[t] = points.mean[t] + clusters.centers[candidates[0], t]
-            origin[t] = shift[t] - points.mean[t]
+            shift[t] = points.offset[t] + clusters.centers[candidates[0], t]
+            origin[t] = shift[t] - points.offset[t]
         n_used = load_candidates(clusters, candidates[:n_candidates], origin, panels, center_norms, sizes)
         if hartigan and not weighted:
             weigh_moves(sizes[: n_used * lanes], weights, factors)
@@ -979,7 +979,7 @@ def update_clusters(
     Sums run over the points in ascending order and in double precision, so they do not depend on the threads. The error
     is the sum of squares less n ‖c‖². The centre of an empty cluster is unchanged.
     """
-    total = np.empty(points.mean.shape[0], np.float64)
+    total = np.empty(points.offset.shape[0], np.float64)
     for place in range(first, last):
         j = chosen[place]
         total[:] = 0
@@ -1007,9 +1007,9 @@ def finish_clusters(totals: Totals, clusters: Clusters, first: int, last: int) -
 @kernel
 def sum_members(points: Points, members: Array, begin: int, end: int, total: Array) -> tuple[float, float]:
     """Add some points to the total of their cluster; return their weight and the weighted sum of squared norms."""
-    n_features = points.mean.shape[0]
+    n_features = points.offset.shape[0]
     weighted = points.weights.shape[0] > 1
-    number = points.mean.dtype.type
+    number = points.offset.dtype.type
     size, squares = 0.0, 0.0
     for place in range(begin, end):
         fetch_ahead(points.rows, members, place)
@@ -1017,7 +1017,7 @@ def sum_members(points: Points, members: Array, begin: int, end: int, total: Arr
         weight = np.float64(points.weights[point if weighted else 0])
         square = 0.0
         for t in range(n_features):
-            value = np.float64(number(widen(points.rows[point, t])) - points.mean[t])
+            value = np.float64(number(widen(points.rows[point, t])) - points.offset[t])
             total[t] += weight * value
             square += value * value
         size += weight

@@ -1,4 +1,4 @@
-"""Compiled kernels of the baselines, by the conventions of ``closure_kmeans._kernels``."""
+"""Compiled kernels of the baselines, by the conventions of ``closure_kmeans.kernels``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans._kernels import Array, fetch_row, kernel, load_row, plain_distance, squared_distance
+from closure_kmeans.kernels import Array, fetch_row, kernel, load_row, plain_distance, squared_distance
 
 if TYPE_CHECKING:
     from closure_kmeans.baselines.approximate import Forest
@@ -328,7 +328,7 @@ def assign_canopies(
     for block in range(first, last):
         begin, end = block * CANOPY_ROWS, min((block + 1) * CANOPY_ROWS, n_points)
         for i in range(end - begin):
-            load_row(points.rows, begin + i, points.mean, rows, i)
+            load_row(points.rows, begin + i, points.offset, rows, i)
             new_labels[begin + i] = labels[begin + i]
             best[i] = plain_distance(rows[i], clusters.centers[labels[begin + i]])
         n_pairs += end - begin
@@ -366,7 +366,7 @@ def assign_canopies(
 
 @kernel
 def nearest_children(
-    rows: Array, mean: Array, centers: Array, starts: Array, nodes: Array, labels: Array, first: int, last: int
+    rows: Array, offset: Array, centers: Array, starts: Array, nodes: Array, labels: Array, first: int, last: int
 ) -> None:
     """Nearest child of the node that a row has reached, the first of equal ones, for rows ``first <= row < last``.
 
@@ -374,7 +374,7 @@ def nearest_children(
     """
     row = np.empty((1, centers.shape[1]), centers.dtype)
     for i in range(first, last):
-        load_row(rows, i, mean, row, 0)
+        load_row(rows, i, offset, row, 0)
         begin, end = starts[nodes[i]], starts[nodes[i] + 1]
         choice, smallest = begin, np.inf
         for child in range(begin, end):

@@ -1,4 +1,4 @@
-"""Checks at the door, once. Messages name the thing, the rule and the value."""
+"""Checks of parameters and inputs. Messages name the thing, the rule and the value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import numbers
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,22 +15,23 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 
-from closure_kmeans._arrays import unmasked
-from closure_kmeans._files import check_uncut
+from closure_kmeans.arrays import unmasked
+from closure_kmeans.files import check_uncut
 from closure_kmeans.points import check_values, hash_rows, precision, squares_to
+from closure_kmeans.vectors import open_vectors
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
 
-# What is taken as it is; all else is converted to the first.
+# Types of rows that are not converted; all others become the first.
 DTYPES = (np.float64, np.float32, np.float16, np.uint8, np.int8)
 
-# Relative error of a sum of weights that is not held against the user.
+# Tolerated relative rounding error of a sum of weights.
 ROUNDING = 1e-9
 # Point and cluster ids are 32 bits wide.
 MAX_ROWS = 2**31 - 1
 
-# How to get rows from an object that holds them but is no array, by the package of its class.
+# How to get an array from an object that holds rows, by the package of its class.
 ROWS_IN = {
     "datasets": "one column as an array, such as X.with_format('numpy')[:]['embedding']",
     "h5py": "one data set in it, such as X['train']",
@@ -40,15 +41,41 @@ ROWS_IN = {
 }
 
 
+# Names of parameters of version 0.1, and what to write instead.
+RENAMED = {
+    "n_jobs": "n_threads",
+    "column": "name",
+    "scratch": "the environment variable TMPDIR",
+    **{
+        name: f"method=Method({name}=...)"
+        for name in (
+            "adaptive",
+            "extrapolate",
+            "leaf_size",
+            "max_trees",
+            "min_fall",
+            "neighborhoods",
+            "rule",
+            "tree_dims",
+        )
+    },
+}
+
+
+def renamed(kind: type, names: Iterable[str]) -> None:
+    """Raise if a name that is no parameter of an estimator was one in version 0.1."""
+    for name in names:
+        if name in RENAMED and name not in kind._get_param_names():  # type: ignore[attr-defined]
+            raise TypeError(f"{kind.__name__} has no parameter {name!r} since version 0.2: use {RENAMED[name]}")
+
+
 def parameters(model: BaseKMeans) -> None:
     """The settings that all estimators have."""
     integer("max_iter", model.max_iter, 1)
     number("tol", model.tol, 0)
-    if model.tree_dims is not None:
-        integer("tree_dims", model.tree_dims, 1)
     if model.max_time is not None:
         number("max_time", model.max_time, 0)
-    n_jobs(model.n_jobs)
+    n_threads(model.n_threads)
     verbose(model.verbose)
     if model.callback is not None and not callable(model.callback):
         raise TypeError(f"callback must be callable, got {model.callback!r}")
@@ -81,6 +108,20 @@ def rows(X: Any) -> Any:
     if hasattr(X, "__array__") and not isinstance(getattr(X, "dtype", None), np.dtype):
         return X if len(getattr(X, "shape", ())) == 2 else np.asarray(X)
     return X
+
+
+def fitted_rows(X: Any, estimator: BaseEstimator) -> NDArray[Any]:
+    """The rows of a fit as an array whose values lie side by side; taken as they are where they can be."""
+    return side_by_side(
+        check_array(native(X), dtype=DTYPES, ensure_all_finite=False, estimator=estimator, input_name="X")
+    )
+
+
+def stored_rows(X: Any) -> Any:
+    """The rows of a fit with a memory limit: a memory map, vectors in a file, or an array."""
+    found = open_vectors(X) if hasattr(X, "shape") else check_array(X, dtype=DTYPES, ensure_all_finite=False)
+    dtype(found.dtype, "with memory_limit")
+    return found
 
 
 def _becomes_an_array(X: Any) -> bool:
@@ -128,12 +169,22 @@ def n_bytes(name: str, value: object) -> int:
     return int(cast(int, value))
 
 
-def n_jobs(value: object) -> None:
-    """A number of threads."""
+def n_threads(value: object) -> None:
+    """A number of threads, or None for all cores."""
     if value is not None:
-        integer("n_jobs", value)
-        if value == 0:
-            raise ValueError("n_jobs must not be 0: give a number of threads, or None for all")
+        integer("n_threads", value, 1)
+
+
+def tree_dims(value: object) -> None:
+    """A number of dimensions, or None for all of them."""
+    if value is not None:
+        integer("tree_dims", value, 1)
+
+
+def path(name: str, value: object) -> None:
+    """A path, or None."""
+    if value is not None and not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name} must be a path, got {value!r}")
 
 
 def verbose(value: object) -> None:
@@ -202,51 +253,59 @@ def generator(random_state: int | np.random.RandomState | None) -> np.random.Gen
 
 
 def init(value: str | ArrayLike, n_clusters: int, X: NDArray[Any]) -> str | NDArray[Any]:
-    """A start: a name, centres, labels, or a model, whose clusters are the first ones."""
+    """A start: a name, labels, or centres, of which there may be fewer than clusters."""
     if isinstance(value, BaseEstimator):
-        return _centers_of(value, n_clusters, X)
+        raise TypeError(f"init must not be a model since version 0.2: use its centres, got {value!r}")
     check_uncut(value)
     array = np.asarray(unmasked("init", value))
     if array.ndim == 0:
         if not isinstance(value, str) or value not in ("tree", "random"):
-            raise ValueError(
-                f"init must be one of 'tree', 'random', a model, or an array of centres or labels, got {value!r}"
-            )
+            raise ValueError(f"init must be one of 'tree', 'random', or an array of centres or labels, got {value!r}")
         return value
     if array.ndim == 1:
         return labels("init given as labels", array, len(X), n_clusters)
-    if array.shape != (n_clusters, X.shape[1]):
+    if array.ndim != 2 or not 0 < len(array) <= n_clusters or array.shape[1] != X.shape[1]:
         raise ValueError(
-            f"init given as centres must have shape (n_clusters, n_features) = ({n_clusters}, {X.shape[1]}), "
+            f"init given as centres must have shape (at most n_clusters, n_features) = ({n_clusters}, {X.shape[1]}), "
             f"got {array.shape}"
         )
-    return _centers(array, X)
+    return _finite_centers("init given as centres", array, precision(X.dtype))
 
 
-def _centers_of(model: BaseEstimator, n_clusters: int, X: NDArray[Any]) -> NDArray[Any]:
-    centers = getattr(model, "cluster_centers_", None)
-    if centers is None:
-        raise ValueError(f"init given as a model must be fitted and have cluster_centers_, got {model!r}")
-    if len(centers) > n_clusters or centers.shape[1] != X.shape[1]:
-        raise ValueError(
-            f"init given as a model must have at most n_clusters = {n_clusters} clusters, of {X.shape[1]} features, "
-            f"got {len(centers)} of {centers.shape[1]}"
-        )
-    return _centers(centers, X)
+def centers(name: str, value: ArrayLike) -> NDArray[Any]:
+    """Centres from anywhere: float64 stays float64, all else becomes float32."""
+    array = np.asarray(unmasked(name, value))
+    if array.ndim != 2 or 0 in array.shape:
+        raise ValueError(f"{name} must be an array of shape (n_clusters, n_features), got {array.shape}")
+    return _finite_centers(name, array, precision(array.dtype))
 
 
-def _centers(array: NDArray[Any], X: NDArray[Any]) -> NDArray[Any]:
+def _finite_centers(name: str, array: NDArray[Any], dtype: type[np.floating[Any]]) -> NDArray[Any]:
     if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
-        raise ValueError("init given as centres must hold finite numbers only")
+        raise ValueError(f"{name} must hold finite numbers only")
     with np.errstate(over="ignore"):
-        centers: NDArray[Any] = array.astype(precision(X.dtype))
-        norms = (centers**2).sum(axis=1)
+        found: NDArray[Any] = array.astype(dtype, copy=False)
+        norms = np.einsum("ij,ij->i", found, found)
     if not np.isfinite(norms).all():
         raise ValueError(
-            f"init given as centres must not hold values whose squares overflow {centers.dtype}, "
+            f"{name} must not hold values whose squares overflow {found.dtype}, "
             f"but row {np.flatnonzero(~np.isfinite(norms))[0]} does"
         )
-    return centers
+    return found
+
+
+def vectors(name: str, value: ArrayLike, centers: NDArray[Any]) -> NDArray[Any]:
+    """Rows to compare with centres, whose values lie side by side."""
+    found = side_by_side(check_array(native(rows(value)), dtype=DTYPES, ensure_all_finite=False, input_name=name))
+    if found.shape[1] != centers.shape[1]:
+        raise ValueError(f"{name} must have {centers.shape[1]} features like the centres, got {found.shape[1]}")
+    new_rows(found, centers[0])
+    return found
+
+
+def side_by_side(rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows whose values lie side by side; the rows themselves may be apart, as they are in some files."""
+    return rows if rows.strides[1] == rows.itemsize else np.ascontiguousarray(rows)
 
 
 def labels(name: str, value: ArrayLike, n_rows: int, n_clusters: int) -> NDArray[Any]:

@@ -1,24 +1,24 @@
-"""What the driver of a distributed fit does: it has tasks assign the points, adds up their sums, writes the centres.
+"""Rows on a Dask cluster: tasks assign the points, and the driver adds up their sums and writes the centres.
 
-The file of centres that it writes after every iteration is all that there is to know: tasks read it, and a fit that was
-killed goes on from the last one. In memory are some times the centres of all clusters, and nothing of the points.
+The file of centres that is written after every iteration holds the whole state: tasks read it, and a fit that was
+killed resumes from the last one. The driver holds the centres of all clusters a few times, and none of the points but a
+sample.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import _compiled as _kernels
-from closure_kmeans._arrays import largest
-from closure_kmeans._files import reading
-from closure_kmeans._parallel import Threads
+from closure_kmeans import kernels
+from closure_kmeans.arrays import largest
+from closure_kmeans.centers import CenterBuffers
 from closure_kmeans.checkpoint import check_environment, check_identity
-from closure_kmeans.closure import PLAIN, Reassigned, Rule, count_many, take_step
 from closure_kmeans.clusters import Clusters, are_copies, move_onto_sphere
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder
@@ -40,55 +40,67 @@ from closure_kmeans.distributed.passes import (
     start_partition,
     sums_bytes,
 )
-from closure_kmeans.iteration import Clustering, Iteration, Step
-from closure_kmeans.layout import along, forget, on_disk
+from closure_kmeans.files import reading
+from closure_kmeans.iteration import Clustering, Iteration
+from closure_kmeans.nearest import sample_accuracy
 from closure_kmeans.neighborhoods import Neighborhoods
-from closure_kmeans.points import Points, hash_rows
-from closure_kmeans.quantizer import sample_accuracy
-from closure_kmeans.slabs import Totals, means_of, no_totals
+from closure_kmeans.parallel import Threads
+from closure_kmeans.points import Points, as_numbers, hash_rows
+from closure_kmeans.stores import Assigned, Rule
+from closure_kmeans.stores.layout import along, forget, on_disk
+from closure_kmeans.stores.totals import Totals, means_of, no_totals
 
+# Lloyd's rule, which the start follows.
+PLAIN = Rule()
 # Times that a random plane may fail to split a cluster.
 MOST_SPLITS = 50
-# Tasks merge sums until so many are left for the driver, or more if these would have more bytes: a worker then never
-# holds more than a small part of the sums of all clusters.
+# Tasks merge sums until this many are left for the driver, or more if they would be larger than MERGED_BYTES: a worker
+# then holds only a small part of the sums of all clusters.
 FEWEST_MERGED, MERGED_BYTES = 16, 1 << 26
 
 
 class StoredLabels(NamedTuple):
-    """What stands for the labels of all points, which are in files."""
+    """Labels of all points in files."""
 
-    version: int
-    watched: NDArray[np.int32]  # those of the points that are watched
+    version: int  # of the files
+    watched: NDArray[np.int32]  # labels of the sample of points
 
 
 class FreshLeaves(NamedTuple):
-    """A random partition that tasks have yet to grow, always in the same way."""
+    """A random partition that is grown by tasks, always in the same way."""
 
     leaf_size: int
     seed: int
     open_to_all: bool = False
 
 
-class Driver:
-    """A fit in a shared folder.
+StoredState: TypeAlias = Clustering[StoredLabels]
+
+
+class DaskStore:
+    """Rows on a Dask cluster, and the files of a fit in a shared folder.
 
     Parameters
     ----------
     folder : SharedFolder
-        Where all files are.
+        The folder of all files.
     cluster : Cluster
-        What runs the tasks.
+        Runs the tasks.
     n_clusters : int
         Number of clusters.
     identity : dict
-        What a fit must have in common with one that is found in the folder.
+        Must be equal in this fit and one that is found in the folder.
     rng : Generator
-        Becomes that of the saved fit, if there is one.
+        Takes the state of the saved fit, if there is one.
     threads : Threads
         Of the driver.
+    resume : bool
+        Whether the folder may hold a fit already: this one goes on from it.
 
     Attributes
     ----------
+    layout : Layout
+        The partitions; given by ``lay_out``, or read from the folder.
     history : list of Iteration
         The iterations that were found in the folder.
     saved : str or None
@@ -96,7 +108,7 @@ class Driver:
     """
 
     layout: Layout
-    neighborhoods: Neighborhoods
+    neighborhoods: Neighborhoods[FreshLeaves]
 
     def __init__(
         self,
@@ -106,6 +118,8 @@ class Driver:
         identity: dict[str, Any],
         rng: np.random.Generator,
         threads: Threads,
+        *,
+        resume: bool,
     ) -> None:
         self._folder = folder
         self._cluster = cluster
@@ -117,13 +131,33 @@ class Driver:
         self._iteration = 0
         self._n_passes = 0
         self._totals: Totals | None = None
+        self._buffers: CenterBuffers | None = None
         self.history: list[Iteration] = []
         self.saved = max(folder.list("centers"), default=None)
+        if self.saved is not None and not resume:
+            raise FileExistsError(
+                errno.EEXIST, f"storage '{folder}' holds a fit: resume it by fit(X, resume=True), or remove it"
+            )
+
+    @property
+    def n_points(self) -> int:
+        """Number of points in all partitions."""
+        return int(self.layout.starts[-1])
+
+    @property
+    def offset(self) -> NDArray[Any]:
+        """The point that the centres are relative to."""
+        return self.layout.offset
+
+    @property
+    def sample(self) -> NDArray[Any]:
+        """Some rows, spread over the data."""
+        return as_numbers(self.layout.sample)
 
     # -- the state -----------------------------------------------------------------------------------------------------
 
-    def restore(self, saved: str) -> tuple[Clustering, bool]:
-        """The fit as of a file of centres, and whether it was at its end."""
+    def restore(self, saved: str) -> tuple[StoredState, bool]:
+        """The state in a file of centres, and whether the fit had converged."""
         with reading(self._folder.fetch(saved), "centres"):
             arrays, facts = self._folder.map_tensors(saved, "centers")
             check_identity(f"'{self._folder}'", facts["identity"], self._identity)
@@ -138,7 +172,7 @@ class Driver:
         clusters = Clusters(*(loaded[name] for name in Clusters._fields))
         return Clustering(StoredLabels(facts["labels"], loaded["watched"]), clusters), facts["converged"]
 
-    def begin(self, sums: Iterable[Sums], version: int = 0) -> Clustering:
+    def begin(self, sums: Iterable[Sums], version: int = 0) -> StoredState:
         """The first state, from the sums of the start."""
         added = self._add_up(sums)
         clusters = means_of(self._points, self._totals_of_all(), self._threads)
@@ -147,15 +181,15 @@ class Driver:
         self.note(state, [], converged=False)
         return state
 
-    def begin_from(self, centers: NDArray[Any]) -> Clustering:
-        """The first state, from given centres, of which there may be fewer than clusters."""
-        found = (centers - self.layout.mean).astype(self.layout.mean.dtype)
+    def begin_from(self, centers: NDArray[Any]) -> StoredState:
+        """The first state, from given centres; there may be fewer than clusters."""
+        found = (centers - self.layout.offset).astype(self.layout.offset.dtype)
         self._folder.save_tensors(START, "start", {"centers": found, **self._find_near(found)}, {})
         return self.begin(self._pass(start_partition, 0), self._n_passes)
 
-    def note(self, state: Clustering, history: list[Iteration], converged: bool) -> None:
-        """Write the centres after an iteration; what only earlier ones needed is removed."""
-        labels: StoredLabels = state.labels
+    def note(self, state: StoredState, history: list[Iteration], converged: bool) -> None:
+        """Write the centres after an iteration, and remove files of earlier iterations that are no longer needed."""
+        labels = state.labels
         self._iteration = len(history)
         arrays = {
             **state.clusters._asdict(),
@@ -180,81 +214,56 @@ class Driver:
                     self._folder.remove(name)
 
     def finish(self) -> None:
-        """Everything is written already."""
+        """Nothing: every iteration is written at once."""
 
     # -- an iteration --------------------------------------------------------------------------------------------------
 
-    def step(
-        self, extrapolate_from: float, hartigan: bool, tol: float, spare: list[NDArray[Any]], state: Clustering
-    ) -> Step:
-        """One assignment and one update; the distortion does not rise (theorem 1).
-
-        Centres are extrapolated after so many iterations.
-        """
-        ahead = None if self._iteration >= extrapolate_from else state.clusters
-        return take_step(
-            self._points,
-            state,
-            lambda: ahead,
-            self.neighborhoods.partitions(),
-            Rule(hartigan, seed=self._iteration),
-            self._threads,
-            spare,
-            reassign=self._reassign,
-            many=count_many(int(self.layout.starts[-1]), self._n_clusters),
-            tol=tol,
-        )
-
-    def _reassign(
-        self,
-        points: Points,
-        state: Clustering,
-        clusters: Clusters | None,
-        partitions: list[FreshLeaves],
-        rule: Rule,
-        threads: Threads,
-        spare: list[NDArray[Any]],
-        last_use: bool,
-    ) -> Reassigned:
-        """What ``closure.assign_and_update`` does, by tasks; they look ahead where no clusters are given."""
-        (leaves,) = partitions
-        added = self._add_up(
-            self._pass(
-                assign_partition,
-                state.labels.version,
-                ahead=clusters is None,
-                rule=rule,
-                leaf_size=leaves.leaf_size,
-                seed=leaves.seed,
-            )
-        )
-        updated = means_of(points, self._totals_of_all(), threads, spare)
-        filled, n_moved = self._fill(updated, StoredLabels(self._n_passes, added.watched))
-        return Reassigned(filled, added.n_active + n_moved, added.n_pairs, updated)
-
-    def draw(self, leaf_size: int) -> Any:
-        """A random partition of the points."""
+    def grow(self, leaf_size: int) -> FreshLeaves:
+        """A random partition of the points into leaves of at most ``leaf_size``."""
         return FreshLeaves(leaf_size, int(self._rng.integers(2**63)))
 
-    def accuracy(self, state: Clustering) -> float:
-        """The share of the points that are watched whose cluster has the nearest of all centres."""
-        return sample_accuracy(self._points, self._threads, state._replace(labels=state.labels.watched))
+    def assign(self, state: StoredState, leaves: list[FreshLeaves], rule: Rule) -> Assigned[StoredLabels]:
+        """Have tasks assign and sum up the points, then update the clusters."""
+        (partition,) = leaves
+        added = self._add_up(
+            self._pass(
+                assign_partition, state.labels.version, rule=rule, leaf_size=partition.leaf_size, seed=partition.seed
+            )
+        )
+        updated = means_of(self._points, self._totals_of_all(), self._threads, self._centers.next)
+        filled, n_moved = self._fill(updated, StoredLabels(self._n_passes, added.watched))
+        return Assigned(filled, added.n_active + n_moved, added.n_pairs, updated)
+
+    def accept(self, state: StoredState, labels: StoredLabels, clusters: Clusters) -> StoredState:
+        """The state after ``state``, from the outcome of the last assignment."""
+        return self._centers.rotate(state, labels, clusters)
+
+    @property
+    def _centers(self) -> CenterBuffers:
+        """Memory for the centres. Tasks read the previous ones from a file, so that no state keeps them."""
+        if self._buffers is None:
+            shape = self._n_clusters, len(self.offset)
+            self._buffers = CenterBuffers(shape, self.offset.dtype, keep_previous=False)
+        return self._buffers
+
+    def accuracy(self, state: StoredState) -> float:
+        """The share of the sample of points that are assigned to the nearest of all centres."""
+        return sample_accuracy(self._points, state.clusters.centers, state.labels.watched, self._threads)
 
     def _pass(
         self,
         task: Callable[..., Sums],
         old_labels: int,
         *,
-        ahead: bool = False,
         rule: Rule = PLAIN,
         leaf_size: int = 0,
         seed: int = 0,
     ) -> Iterable[Sums]:
         """Run a task over all partitions; their sums, merged, in fixed order."""
         self._n_passes += 1
-        this_pass = Pass(old_labels, self._n_passes, self._iteration, ahead, rule, leaf_size, seed)
+        this_pass = Pass(old_labels, self._n_passes, self._iteration, rule, leaf_size, seed)
         arguments = [(partition, this_pass) for partition in self._partitions()]
-        n_left = count_merged(self._n_clusters, len(self.layout.mean))
+        n_left = count_merged(self._n_clusters, len(self.layout.offset))
         return self._cluster.merge(f"iteration {self._iteration + 1}", task, arguments, merge_sums, n_left)
 
     def _partitions(self) -> list[Partition]:
@@ -275,30 +284,30 @@ class Driver:
 
     def _totals_of_all(self) -> Totals:
         if self._totals is None:
-            self._totals = no_totals(self._n_clusters, len(self.layout.mean))
+            self._totals = no_totals(self._n_clusters, len(self.layout.offset))
         return self._totals
 
     @property
     def _points(self) -> Points:
-        """The points that are watched."""
+        """The sample of points."""
         layout = self.layout
-        return Points(layout.sample, layout.mean, np.ones(1), layout.sample, layout.mean, layout.spherical)
+        return Points(layout.sample, layout.offset, np.ones(1), layout.sample, layout.offset, layout.spherical)
 
     def _find_near(self, centers: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """The centres near each partition, as tasks find them, partition after partition; and the nearest of cells."""
+        """The centres near each partition, as tasks find them, partition after partition; and the nearest of pieces."""
         name = f"coordinates/{self._n_passes:06}.npy"
         self._folder.save(name, along(centers, self.layout.axes))
         arguments = [(partition, name, len(centers)) for partition in self._partitions()]
         found = list(self._cluster.run("entering the centres", find_near, arguments))
         self._folder.remove("coordinates")
         ids, partitions, nearest = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        members, starts = _kernels.group_by_label(partitions, len(arguments))
+        members, starts = kernels.group_by_label(partitions, len(arguments))
         return {"near": ids[members], "near_starts": starts, "nearest": nearest}
 
     # -- empty clusters ------------------------------------------------------------------------------------------------
 
     def _fill(self, clusters: Clusters, labels: StoredLabels) -> tuple[StoredLabels, int]:
-        """Give points to clusters that have none, or only copies of a row that others have too; how many moved.
+        """Refill clusters without points, or with copies of a row that others have too; how many points moved.
 
         Tasks split the clusters of largest error in two.
         """
@@ -341,18 +350,18 @@ class Driver:
     def _finish(self, clusters: Clusters, some: NDArray[np.int32]) -> None:
         """Compute some clusters again from their sums."""
         for cluster in np.unique(some).tolist():
-            _kernels.finish_clusters(self._totals_of_all(), clusters, cluster, cluster + 1)
+            kernels.finish_clusters(self._totals_of_all(), clusters, cluster, cluster + 1)
             if self.layout.spherical:
-                move_onto_sphere(clusters, self.layout.mean, np.array([cluster]))
+                move_onto_sphere(clusters, self.layout.offset, np.array([cluster]))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def labels(self, state: Clustering) -> NDArray[np.int32]:
+    def user_labels(self, stored: StoredLabels) -> NDArray[np.int32]:
         """The labels of all rows in the order of the user, in a temporary file that is mapped into memory."""
-        labels = on_disk((int(self.layout.starts[-1]),), np.int32, None)
+        labels = on_disk((self.n_points,), np.int32)
         for partition in self._partitions():
             name = order_name(partition.number)
-            labels[self._folder.map(name)[:, 0]] = load_labels(partition, state.labels.version)
+            labels[self._folder.map(name)[:, 0]] = load_labels(partition, stored.version)
             self._folder.drop_copy(name)
             forget(labels)
         return labels

@@ -30,7 +30,7 @@ from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
 from closure_kmeans import __version__
-from closure_kmeans._compiler import say
+from closure_kmeans.compiler import say
 
 PACKAGE = Path(__file__).resolve().parent
 SUFFIX = ".kernel"
@@ -42,7 +42,7 @@ _said: set[str] = set()
 
 def sources() -> list[Path]:
     """All source files with kernels."""
-    return [PACKAGE / "_instructions.py", PACKAGE / "_kernels.py", *sorted(PACKAGE.glob("*/_kernels.py"))]
+    return [PACKAGE / "instructions.py", PACKAGE / "kernels.py", *sorted(PACKAGE.glob("*/kernels.py"))]
 
 
 def _stamp() -> bytes | None:

@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 
-pytest.importorskip("benchmarks", reason="the benchmarks are not part of the source distribution")
-
 from benchmarks.job import Job, estimated_seconds, identity, judge, perform
 from benchmarks.results import run_missing
 from benchmarks.rivals.experiments import EXPERIMENTS, GROUPS, Experiment

@@ -4,13 +4,13 @@ import dataclasses
 import re
 import sys
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("distributed")
 
+from benchmarks import ROOT
 from benchmarks.results import append_row, read_rows
 from benchmarks.scale import __main__ as commands
 from benchmarks.scale import report, runs
@@ -185,10 +185,8 @@ def test_the_model_takes_what_was_measured_at_the_nearest_size(results):
 
 def test_the_page_shows_the_report():
     """Each table from its title to the next one."""
-    page = Path(__file__).parent.parent / "docs" / "scale.md"
-    if not page.exists():
-        pytest.skip("the docs are not part of the source distribution")
-    shown = re.findall(r':start-after: "## (.*)"\n:end-before: "## (.*)"', page.read_text("utf-8"))
+    page = (ROOT / "docs" / "scale.md").read_text("utf-8")
+    shown = re.findall(r':start-after: "## (.*)"\n:end-before: "## (.*)"', page)
     assert sorted(shown) == sorted(pairwise([*report.SECTIONS, "Machine"]))
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import reference_retrieval as reference
 
-from closure_kmeans.retrieval import _kernels, invert
+from closure_kmeans.retrieval import invert, kernels
 from closure_kmeans.retrieval.verification import place
 
 pytestmark = pytest.mark.kernels
@@ -49,7 +49,7 @@ def test_add_scores(norm):
     norms = file.norms[("l1", "l2").index(norm)]
     inverse = np.divide(1, norms, out=np.zeros(12), where=norms > 0)
     found = np.zeros(12)
-    assert _kernels.add_scores(file, asked, shares, inverse, norm == "l1", found)
+    assert kernels.add_scores(file, asked, shares, inverse, norm == "l1", found)
     np.testing.assert_allclose(found, reference.scores(counts, query, norm), atol=1e-6)
 
 
@@ -57,37 +57,37 @@ def test_add_scores(norm):
 def test_add_scores_notices_images_that_are_not_there(image):
     file = invert([0, 1, 1], [0, 2, 3], 2)
     file = file._replace(images=np.array([0, image, 1], np.int32))
-    assert not _kernels.add_scores(file, np.array([0, 1]), np.ones(2), np.ones(2), True, np.zeros(2))
+    assert not kernels.add_scores(file, np.array([0, 1]), np.ones(2), np.ones(2), True, np.zeros(2))
 
 
 def test_end_of_run():
     words = np.array([2, 2, 5, 7, 7, 7])
     for begin in range(6):
-        assert _kernels.end_of_run(words, begin) == reference.end_of_run(words, begin)
+        assert kernels.end_of_run(words, begin) == reference.end_of_run(words, begin)
 
 
 @pytest.mark.parametrize(("n_words", "sizes"), [(20, (30, 40)), (3, (9, 10)), (1, (4, 5)), (1, (30, 40)), (50, (0, 5))])
 def test_match_words(n_words, sizes):
     rng = np.random.default_rng(0)
     words, others = (np.sort(rng.integers(n_words, size=size)).astype(np.int32) for size in sizes)
-    expected = reference.match_words(words, others, _kernels.MOST_PAIRS_OF_A_WORD, _kernels.MOST_PAIRS)
-    np.testing.assert_array_equal(_kernels.match_words(words, others), expected)
+    expected = reference.match_words(words, others, kernels.MOST_PAIRS_OF_A_WORD, kernels.MOST_PAIRS)
+    np.testing.assert_array_equal(kernels.match_words(words, others), expected)
 
 
 def test_match_words_has_a_limit():
     words = np.repeat(np.arange(50, dtype=np.int32), 8)
     expected = reference.match_words(words, words, 64, 2000)
     assert len(expected) == 31 * 64
-    np.testing.assert_array_equal(_kernels.match_words(words, words), expected)
+    np.testing.assert_array_equal(kernels.match_words(words, words), expected)
 
 
 @every_dof
 def test_frame_and_transform_between(dof):
     rng = np.random.default_rng(dof)
     one, other = regions(rng, 2, dof)
-    np.testing.assert_allclose(np.reshape(_kernels.frame(one, dof), (2, 2)), reference.frame(one, dof), atol=1e-4)
+    np.testing.assert_allclose(np.reshape(kernels.frame(one, dof), (2, 2)), reference.frame(one, dof), atol=1e-4)
     found = np.empty((2, 3))
-    _kernels.transform_between(one, other, dof, found)
+    kernels.transform_between(one, other, dof, found)
     np.testing.assert_allclose(found, reference.transform_between(one, other, dof), rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(found[:, :2] @ one[:2] + found[:, 2], other[:2], rtol=1e-3)
 
@@ -95,7 +95,7 @@ def test_frame_and_transform_between(dof):
 def test_what_is_vertical_stays_vertical():
     one, other = ellipses(np.random.default_rng(0), 2)
     found = np.empty((2, 3))
-    _kernels.transform_between(one, other, 5, found)
+    kernels.transform_between(one, other, 5, found)
     assert found[0, 1] == 0
 
 
@@ -113,18 +113,18 @@ def test_find_inliers():
     transform = reference.transform_between(keypoints[3], others[3], 4)
     for tolerances in ((12.0, 12.0), (5.0, 100.0), (100.0, 9.0), (1.0, 1.0)):
         inliers = np.empty(len(pairs), np.int32)
-        n_inliers = _kernels.find_inliers(keypoints, others, pairs, transform, tolerances, inliers)
+        n_inliers = kernels.find_inliers(keypoints, others, pairs, transform, tolerances, inliers)
         expected = reference.find_inliers(keypoints, others, pairs, transform, tolerances)
         assert inliers[:n_inliers].tolist() == expected
         assert len(set(pairs[expected, 0])) == len(set(pairs[expected, 1])) == len(expected)
     for flat in (np.zeros((2, 3)), np.full((2, 3), np.nan)):
-        assert _kernels.find_inliers(keypoints, others, pairs, flat, (9.0, 9.0), inliers) == 0
+        assert kernels.find_inliers(keypoints, others, pairs, flat, (9.0, 9.0), inliers) == 0
 
 
 def count_carried(keypoints, others, pairs, transform, tolerances):
     ends = np.vstack([keypoints[pairs[:, 0], :2].T, others[pairs[:, 1], :2].T]).astype(np.float32)
     sizes = float(abs(ends[:2]).max()), float(abs(ends[2:]).max())
-    return _kernels.count_carried(ends, sizes, transform, tolerances)
+    return kernels.count_carried(ends, sizes, transform, tolerances)
 
 
 @pytest.mark.parametrize("tolerances", [(12.0, 12.0), (5.0, 100.0), (100.0, 9.0), (1.0, 1.0)])
@@ -151,7 +151,7 @@ def test_count_carried_never_counts_too_few(scale):
         apart = 0.0999 * scale * np.column_stack([np.cos(turn), np.sin(turn)])
         others = (keypoints[:, :2] @ transform[:, :2].T + transform[:, 2] + apart).astype(np.float32)
         tolerances = (0.1 * scale, 0.1 * scale)
-        n_inliers = _kernels.find_inliers(keypoints, others, pairs, transform, tolerances, np.empty(50, np.int32))
+        n_inliers = kernels.find_inliers(keypoints, others, pairs, transform, tolerances, np.empty(50, np.int32))
         assert count_carried(keypoints, others, pairs, transform, tolerances) >= n_inliers
 
 
@@ -166,10 +166,10 @@ def test_fit_affine():
     keypoints, others = circles(rng, 9), circles(rng, 9)
     pairs = np.column_stack([np.arange(9), rng.permutation(9)])
     found = np.empty((2, 3))
-    assert _kernels.fit_affine(keypoints, others, pairs, found)
+    assert kernels.fit_affine(keypoints, others, pairs, found)
     np.testing.assert_allclose(found, reference.fit_affine(keypoints, others, pairs), rtol=1e-4, atol=1e-3)
     keypoints[:, 1] = 2 * keypoints[:, 0] + 1
-    assert not _kernels.fit_affine(keypoints, others, pairs, found)
+    assert not kernels.fit_affine(keypoints, others, pairs, found)
 
 
 @every_dof
@@ -182,7 +182,7 @@ def test_verify_pairs(dof, seed):
         others[:15, :2] = keypoints[:15, :2] * (1.2, 0.9) + 5
     pairs = np.array([(i, i if i % 3 else (i + 5) % 25) for i in range(25)])
     found = np.empty((2, 3))
-    inliers = _kernels.verify_pairs(keypoints, others, pairs, dof, (20.0, 20.0), found)
+    inliers = kernels.verify_pairs(keypoints, others, pairs, dof, (20.0, 20.0), found)
     transform, expected = reference.verify_pairs(keypoints, others, pairs, dof, (20.0, 20.0))
     np.testing.assert_array_equal(inliers, expected)
     np.testing.assert_allclose(found, transform, rtol=1e-3, atol=1e-2)
@@ -191,7 +191,7 @@ def test_verify_pairs(dof, seed):
 def test_verify_pairs_that_all_agree():
     keypoints = circles(np.random.default_rng(0), 6)
     pairs = np.column_stack([np.arange(6), np.arange(6)])
-    assert len(_kernels.verify_pairs(keypoints, keypoints, pairs, 4, (1.0, 1.0), np.empty((2, 3)))) == 6
+    assert len(kernels.verify_pairs(keypoints, keypoints, pairs, 4, (1.0, 1.0), np.empty((2, 3)))) == 6
 
 
 def test_count_places():
@@ -202,14 +202,14 @@ def test_count_places():
     sizes = set()
     for tolerances in ((5.0, 5.0), (60.0, 1.0), (1.0, 60.0), (40.0, 40.0), (1e4, 0.0), (0.0, 0.0)):
         expected = reference.count_places(keypoints, others, pairs, tolerances)
-        assert _kernels.count_places(keypoints, others, pairs, tolerances) == expected
+        assert kernels.count_places(keypoints, others, pairs, tolerances) == expected
         sizes.add(expected)
     assert {1, 60} < sizes
-    assert _kernels.count_places(keypoints, others, pairs[:0], (1.0, 1.0)) == 0
+    assert kernels.count_places(keypoints, others, pairs[:0], (1.0, 1.0)) == 0
 
 
 def test_reach():
-    assert _kernels.reach(np.array([[3, 10, 0, 0], [9, 2, 0, 0], [4, 4, 0, 0]], np.float32)) == 8
+    assert kernels.reach(np.array([[3, 10, 0, 0], [9, 2, 0, 0], [4, 4, 0, 0]], np.float32)) == 8
 
 
 def test_verify_images():
@@ -224,7 +224,7 @@ def test_verify_images():
     images = np.array([2, 0, 1])
     counts = np.full((3, 3), -1)
     arrays = query.words, query.keypoints, others.offsets, others.words, others.keypoints
-    _kernels.verify_images(*arrays, images, 4, 0.04, *counts, 0, 3)
+    kernels.verify_images(*arrays, images, 4, 0.04, *counts, 0, 3)
     for image, found in zip(images, counts.T, strict=True):
         own = others.of(image)
         pairs = reference.match_words(query.words, own.words, 64, 2000)

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 import joblib
 
-from closure_kmeans._blas import blas
-from closure_kmeans._compiler import acknowledge
+from closure_kmeans.blas import blas
+from closure_kmeans.compiler import acknowledge
 
 Result = TypeVar("Result")
 
@@ -98,12 +98,11 @@ class Threads:
         return [results[place] for place in range(len(ranges))]
 
 
-def count_threads(n_jobs: int | None) -> int:
-    """Threads to use: by default the CPUs that the process may use; negative numbers count from there."""
-    if n_jobs is not None and n_jobs > 0:
-        return n_jobs
-    available = _count_cpus(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None)
-    return available if n_jobs is None else max(1, available + 1 + n_jobs)
+def count_threads(n_threads: int | None) -> int:
+    """Threads to use: by default as many as the cores that the process may use."""
+    if n_threads is not None:
+        return n_threads
+    return _count_cpus(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Compiled kernels of the retrieval, by the conventions of ``closure_kmeans._kernels``.
+"""Compiled kernels of the retrieval, by the conventions of ``closure_kmeans.kernels``.
 
 Their arrays come from files. Every number that is used as an index is checked first, so that a damaged file raises an
 error.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from closure_kmeans._kernels import Array, kernel
+from closure_kmeans.kernels import Array, kernel
 
 if TYPE_CHECKING:
     from closure_kmeans.retrieval.inverted import InvertedFile

@@ -14,22 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.extmath import randomized_svd
 
-from closure_kmeans import _compiled as _kernels
-from closure_kmeans._blas import blas
-from closure_kmeans._parallel import Threads
+from closure_kmeans import kernels
+from closure_kmeans.blas import blas
+from closure_kmeans.parallel import Threads
 
-# Rows that show a node's principal direction.
+# Rows of a node whose principal direction splits it.
 NODE_SAMPLE = 32
-# Rows that show the principal directions of all the data.
+# Rows from which the principal directions of all the data are computed.
 DATA_SAMPLE = 10_000
-# Uniform numbers a tree is drawn from.
+# Uniform random numbers from which a tree draws its samples.
 N_DRAWS = 4096
-# Nodes are split a level at a time until every thread has so many; then come whole subtrees, all equally large.
+# Nodes are split level by level until every thread has this many; then come whole subtrees of equal size.
 TOP_NODES_PER_THREAD = 4
 
 
 class RandomPartition(NamedTuple):
-    """One random partition of the points into small leaves: a finished tree. Or blocks that any cluster may enter."""
+    """A random partition of the points into small leaves: a finished tree, or blocks that are open to all clusters."""
 
     members: NDArray[np.int32]  # (n,) point ids, leaf after leaf
     starts: NDArray[np.int64]  # (n_leaves + 1,) leaf l holds members[starts[l]:starts[l + 1]]
@@ -37,7 +37,7 @@ class RandomPartition(NamedTuple):
 
 
 def cut_evenly(n_points: int, n_pieces: int) -> NDArray[np.int64]:
-    """Where pieces begin that differ in size by at most one point, and where the last one ends.
+    """Offsets of pieces that differ in size by at most one point; the last offset is the end.
 
     >>> cut_evenly(10, 4)
     array([ 0,  2,  5,  7, 10])
@@ -46,7 +46,7 @@ def cut_evenly(n_points: int, n_pieces: int) -> NDArray[np.int64]:
 
 
 def unite_leaves(starts: NDArray[np.int64], groups: RandomPartition) -> RandomPartition:
-    """Leaves in groups, as a partition of the points, which lie in the order of the leaves.
+    """The points of whole groups of leaves as a partition; the points lie in the order of the leaves.
 
     >>> unite_leaves(np.array([0, 2, 3, 5]), RandomPartition(np.array([2, 0, 1]), np.array([0, 2, 3])))
     RandomPartition(members=array([3, 4, 0, 1, 2], dtype=int32), starts=array([0, 4, 5]), open_to_all=False)
@@ -59,7 +59,7 @@ def unite_leaves(starts: NDArray[np.int64], groups: RandomPartition) -> RandomPa
 
 
 def check_partition(partition: RandomPartition) -> None:
-    """A partition from elsewhere must be one: every point in one leaf."""
+    """Raise unless every point is in exactly one leaf."""
     members, starts = partition.members, partition.starts
     n_points = len(members)
     if members.dtype != np.int32 or not np.array_equal(np.sort(members), np.arange(n_points)):
@@ -70,7 +70,7 @@ def check_partition(partition: RandomPartition) -> None:
 
 def grow_partition(
     rows: NDArray[Any],
-    mean: NDArray[Any],
+    offset: NDArray[Any],
     n_leaves: int,
     rng: np.random.Generator,
     threads: Threads,
@@ -81,7 +81,7 @@ def grow_partition(
     ----------
     rows : (n, d) array
         The points.
-    mean : (d,) array
+    offset : (d,) array
         Subtracted from every row as it is read; its dtype is the precision of the computation.
     n_leaves : int
         At most n. Leaf l gets the points of ranks l n / n_leaves to (l + 1) n / n_leaves.
@@ -93,7 +93,7 @@ def grow_partition(
     nodes = np.array([0, n_leaves], dtype=np.int64)
 
     def grow(max_depth: int) -> None:
-        split = partial(_kernels.grow_nodes, rows, mean, members, starts, nodes, draws, NODE_SAMPLE, max_depth)
+        split = partial(kernels.grow_nodes, rows, offset, members, starts, nodes, draws, NODE_SAMPLE, max_depth)
         threads.for_each_block(split, len(nodes) - 1, 1)
 
     while len(nodes) <= min(TOP_NODES_PER_THREAD * threads.n_threads, n_leaves):
@@ -101,6 +101,13 @@ def grow_partition(
         nodes = np.unique(np.concatenate([nodes, (nodes[:-1] + nodes[1:]) // 2]))
     grow(max_depth=64)
     return RandomPartition(members, starts)
+
+
+def grow_leaves(
+    coordinates: NDArray[Any], origin: NDArray[Any], leaf_size: int, rng: np.random.Generator, threads: Threads
+) -> RandomPartition:
+    """A random partition of points into leaves of at most ``leaf_size``; ``origin`` is the mean of the coordinates."""
+    return grow_partition(coordinates, origin, -(-len(coordinates) // leaf_size), rng, threads)
 
 
 @blas.held()

@@ -1,14 +1,11 @@
 """The experiments of benchmarks/paper: each runs from end to end, at a tiny size, on stand-ins for the real data."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-pytest.importorskip("benchmarks", reason="the benchmarks are not part of the source distribution")
-
-from benchmarks import data, images
+from benchmarks import ROOT, data, images
 from benchmarks.job import Job, perform
 from benchmarks.paper import measure
 from benchmarks.paper.__main__ import main, run_experiment
@@ -21,7 +18,7 @@ from closure_kmeans import ClosureKMeans
 from closure_kmeans.baselines import LloydKMeans
 from closure_kmeans.metrics import normalized_mutual_information
 
-PARAMETERS = Path(__file__).parent.parent / "benchmarks" / "paper" / "parameters"
+PARAMETERS = ROOT / "benchmarks" / "paper" / "parameters"
 
 
 @pytest.fixture(autouse=True, scope="module")

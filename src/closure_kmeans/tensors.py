@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from closure_kmeans._files import FileFormatError, file_size, replacing
+from closure_kmeans.files import FileFormatError, file_size, replacing
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
 KEY = "closure_kmeans"

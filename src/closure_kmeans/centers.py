@@ -1,0 +1,82 @@
+"""Memory for the centres of an iteration, of the one before and of the next; and the extrapolated centres.
+
+With many clusters the centres are large, and new memory takes as long as the arithmetic: the arrays are allocated once
+and take turns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from closure_kmeans.arrays import empty_rows
+from closure_kmeans.clusters import Clusters
+from closure_kmeans.iteration import Clustering, Labels
+from closure_kmeans.parallel import Threads
+from closure_kmeans.points import rows_per_block
+
+# Sizes of clusters between which extrapolation sets in: below the first it would empty clusters, above the second it is
+# safe in full.
+EXTRAPOLATE_FROM, EXTRAPOLATE_FULLY = 10, 50
+
+
+class CenterBuffers:
+    """The array that the next centres are written to, which takes turns with those of a state.
+
+    Parameters
+    ----------
+    shape, dtype
+        Of the centres.
+    keep_previous : bool
+        Whether a state keeps the centres of the iteration before, for extrapolation.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, *, keep_previous: bool) -> None:
+        self._shape, self._dtype = shape, dtype
+        self._keep_previous = keep_previous
+        self._next: NDArray[Any] | None = None
+
+    @property
+    def next(self) -> NDArray[Any]:
+        """Memory for the extrapolated centres and, once the points are assigned to these, for the updated ones."""
+        if self._next is None:
+            self._next = empty_rows(self._shape, self._dtype)
+        return self._next
+
+    def rotate(self, state: Clustering[Labels], labels: Labels, clusters: Clusters) -> Clustering[Labels]:
+        """The state after ``state``, whose centres are in ``next``; the oldest are overwritten next."""
+        if not self._keep_previous:
+            self._next = state.clusters.centers
+            return Clustering(labels, clusters)
+        self._next = state.previous
+        return Clustering(labels, clusters, state.clusters.centers)
+
+
+def extrapolate(
+    clusters: Clusters, previous: NDArray[Any], n_points: int, out: NDArray[Any], threads: Threads
+) -> Clusters:
+    """The centres where they are heading: on by up to the way that they came since the iteration before.
+
+    ``out`` is memory for them. ``norms`` stay those of the centres as they were updated.
+    """
+    sizes = clusters.sizes * (n_points / clusters.sizes.sum())  # in points, whatever their weights
+    reach = reach_of(sizes).astype(previous.dtype)[:, np.newaxis]
+    if reach.max() == 0:
+        return clusters
+
+    def move(first: int, last: int) -> None:
+        some = slice(first, last)
+        np.subtract(clusters.centers[some], previous[some], out=out[some])
+        out[some] *= reach[some]
+        out[some] += clusters.centers[some]
+
+    threads.for_each_block(move, len(out), rows_per_block(out))
+    return clusters._replace(centers=out)
+
+
+def reach_of(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Factor from 0 to 1 by which centres are extrapolated, given the numbers of points of their clusters."""
+    reach: NDArray[np.float64] = (sizes - EXTRAPOLATE_FROM) / (EXTRAPOLATE_FULLY - EXTRAPOLATE_FROM)
+    return reach.clip(0, 1)

@@ -1,0 +1,69 @@
+"""The nearest of all centres, by comparing each row with every centre."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closure_kmeans import kernels
+from closure_kmeans.parallel import Threads
+from closure_kmeans.points import Points, as_numbers, rows_per_block, shifted
+
+# Rows of a fit that show how rows lie to the centres: see ``CenterIndex``.
+SAMPLE_ROWS = 2000
+# Rows that show the accuracy of an assignment: it is known to half a percent or better.
+ACCURACY_ROWS = 500
+# Distances that differ by no more than this factor are equal but for rounding.
+EQUALLY_NEAR = 1 + 1e-9
+
+
+def nearest_centers(
+    X: NDArray[Any], centers: NDArray[Any], offset: NDArray[Any], threads: Threads
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The nearest of all centres of each row, the first of several, and the squared distance to it.
+
+    The centres are relative to ``offset``, which is subtracted from the rows.
+    """
+    norms = np.einsum("ij,ij->i", centers, centers)
+    labels = np.empty(len(X), np.int32)
+    distances = np.empty(len(X), np.float64)
+
+    def search(first: int, last: int) -> None:
+        rows = shifted(X[first:last], offset)
+        out = labels[first:last], distances[first:last]
+        kernels.search_nearest(rows, centers, norms, *out, 0, len(rows))
+
+    threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X), threads))
+    return labels, distances
+
+
+def search_block(n_rows: int, largest: int, threads: Threads) -> int:
+    """Rows to search at a time: equally many for each thread and at most ``largest``, for large products."""
+    n_blocks = threads.n_threads * -(-n_rows // (largest * threads.n_threads))
+    return max(int(kernels.SEARCH_ROWS), -(-n_rows // max(n_blocks, 1)))
+
+
+def sample_accuracy(points: Points, centers: NDArray[Any], labels: NDArray[np.int32], threads: Threads) -> float:
+    """The share of a sample of points, spread over the data, whose cluster has the nearest of all centres.
+
+    Of several centres that are equally near, any one counts.
+    """
+    sample = slice(None, None, -(-len(points.rows) // ACCURACY_ROWS))
+    rows = as_numbers(points.rows[sample])
+    _, smallest = nearest_centers(rows, centers, points.offset, threads)
+    own = squared_distances(rows, centers, points.offset, labels[sample])
+    return float(np.mean(own <= smallest * EQUALLY_NEAR))
+
+
+def squared_distances(
+    X: NDArray[Any], centers: NDArray[Any], offset: NDArray[Any], labels: NDArray[Any]
+) -> NDArray[np.float64]:
+    """The squared distance of each row to the centre of its label, in double precision."""
+    distances = np.empty(len(X))
+    for first in range(0, len(X), rows_per_block(X)):
+        block = slice(first, first + rows_per_block(X))
+        difference = shifted(X[block], offset).astype(np.float64) - centers[labels[block]]
+        distances[block] = np.einsum("ij,ij->i", difference, difference)
+    return distances

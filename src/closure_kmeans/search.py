@@ -1,0 +1,275 @@
+"""The nearest centre of any row, at any number of centres.
+
+Up to some thousands of centres the search compares a row with all of them. Beyond, the centres are grouped into cells
+by the library's own k-means, and a row is compared with the centres in the cells nearest to it; how many cells are
+needed is measured on a sample of rows. Sketches, a few numbers for each centre, rule most of these centres out, which
+changes nothing but the time; with many rows an exhaustive search visits all cells that way. The result is a pure
+function of each row.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from closure_kmeans import validation as check
+from closure_kmeans.cells import (
+    GROUPING,
+    Cells,
+    check_grouping,
+    count_cells,
+    count_probes,
+    group_centers,
+    make_cells,
+    one_cell,
+    visit_nearest,
+    visit_several,
+)
+from closure_kmeans.nearest import SAMPLE_ROWS, nearest_centers
+from closure_kmeans.parallel import Threads, count_threads
+from closure_kmeans.points import precision, shifted
+from closure_kmeans.trees import grow_partition
+
+# Centres above which a row is compared with some cells of them only.
+MANY_CENTERS = 10_000
+# Rows, and centres, from which on cells save more time than it takes to build them, though all are visited.
+MANY_ROWS, SOME_CENTERS = 20_000, 2000
+# Trees, and centres in a leaf, that find the closest other of nearly all centres.
+N_TREES, TREE_LEAF_SIZE = 6, 128
+# Before the names of the arrays of cells in a file.
+CELLS = "cells."
+# Centres compared with all others at a time.
+BLOCK_CENTERS = 1024
+
+
+class CenterIndex:
+    """Nearest centres of rows, at any number of centres.
+
+    Up to 10,000 centres a row is compared with all of them. Beyond, it is compared with the centres in the cells
+    nearest to it, which finds the nearest centre of more than 99 of 100 rows like the sample. Cells are built when they
+    are first needed.
+
+    Parameters
+    ----------
+    centers : (k, d) array
+        The centres, from whatever library or file. float64 stays float64, all else becomes float32.
+    sample : (m, d) array, default=None
+        Rows of the kind that will be searched, some 2,000, which show how many cells to visit. Without them some
+        centres are searched among the others, which are farther apart than rows and their centres: more cells are
+        visited.
+    offset : (d,) array, default=None
+        Subtracted from rows and centres before they are compared; by default the mean of the centres.
+    n_threads : int, default=None
+        Number of threads; ``None`` means all cores that the process may use.
+
+    Examples
+    --------
+    >>> from closure_kmeans import CenterIndex
+    >>> index = CenterIndex([[0.0], [4.0], [10.0]])
+    >>> index.nearest([[1.0], [9.0]])
+    (array([0, 2], dtype=int32), array([1., 1.]))
+    >>> labels, squared_distances = index.search([[1.0]], n_nearest=2)
+    >>> labels.tolist(), squared_distances.tolist()
+    ([[0, 1]], [[1.0, 9.0]])
+    """
+
+    def __init__(
+        self,
+        centers: ArrayLike,
+        *,
+        sample: ArrayLike | None = None,
+        offset: NDArray[Any] | None = None,
+        n_threads: int | None = None,
+    ) -> None:
+        check.n_threads(n_threads)
+        self.centers = check.centers("centers", centers)
+        self.n_threads = n_threads
+        self.n_probes: int | None = None  # cells that are visited, once it is known
+        self._sample = None if sample is None else check.vectors("sample", sample, self.centers)
+        self._offset = offset
+        self._cells: dict[type[np.floating[Any]], Cells] = {}
+
+    def nearest(self, X: ArrayLike, *, exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """The nearest centre of each row.
+
+        Parameters
+        ----------
+        X : (n, d) array
+        exact : bool, default=False
+            Compare with all centres at any number of them.
+
+        Returns
+        -------
+        labels : (n,) array of int32
+        squared_distances : (n,) array of float64
+        """
+        return self.find(check.vectors("X", X, self.centers), exact)
+
+    def search(self, X: ArrayLike, n_nearest: int = 1) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """The ``n_nearest`` nearest centres of each row, or all if there are fewer.
+
+        Parameters
+        ----------
+        X : (n, d) array
+        n_nearest : int, default=1
+
+        Returns
+        -------
+        labels : (n, n_nearest) array of int32
+            The nearest first.
+        squared_distances : (n, n_nearest) array of float64
+        """
+        check.integer("n_nearest", n_nearest, 1)
+        return self.find_several(check.vectors("X", X, self.centers), n_nearest)
+
+    def separations(self) -> NDArray[np.float64]:
+        """The distance of each centre to the closest other one, infinite for a single one.
+
+        Beyond 10,000 centres it is looked for among the neighbours in random partition trees, and may be missed.
+        """
+        _, centers = self.relative(self.centers.dtype)
+        with Threads(count_threads(self.n_threads)) as threads:
+            return closest_distances(centers, threads)
+
+    # -- rows that were checked ----------------------------------------------------------------------------------------
+
+    def find(self, rows: NDArray[Any], exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """``nearest`` without checks."""
+        with Threads(count_threads(self.n_threads)) as threads:
+            dtype = precision(rows.dtype)
+            if len(self.centers) > MANY_CENTERS and not exact:
+                return visit_nearest(rows, self.grouped(dtype, threads), self._count_probes(threads), threads)
+            if dtype in self._cells or (len(rows) >= MANY_ROWS and len(self.centers) >= SOME_CENTERS):
+                cells = self.grouped(dtype, threads)
+                if cells.axes.shape[1] > 0:  # without sketches, cells are no help
+                    return visit_nearest(rows, cells, len(cells.middles), threads)
+            offset, centers = self.relative(dtype)
+            return nearest_centers(rows, centers, offset, threads)
+
+    def find_several(self, rows: NDArray[Any], n_nearest: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """``search`` without checks."""
+        dtype = precision(rows.dtype)
+        with Threads(count_threads(self.n_threads)) as threads:
+            if n_nearest == 1:
+                labels, distances = self.find(rows)
+                return labels[:, np.newaxis], distances[:, np.newaxis]
+            if len(self.centers) <= MANY_CENTERS:
+                offset, centers = self.relative(dtype)
+                return visit_several(rows, one_cell(centers, offset), 1, n_nearest, threads)
+            return visit_several(rows, self.grouped(dtype, threads), self._count_probes(threads), n_nearest, threads)
+
+    def relative(self, dtype: DTypeLike) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The offset, and the centres relative to it, in the precision of a dtype."""
+        centers = self.centers.astype(precision(dtype))
+        offset = centers.mean(axis=0) if self._offset is None else self._offset.astype(centers.dtype)
+        return offset, centers - offset
+
+    def grouped(self, dtype: type[np.floating[Any]], threads: Threads) -> Cells:
+        """The cells in a precision."""
+        if dtype not in self._cells:
+            self._cells[dtype] = group_centers(*self.relative(dtype), threads)
+        return self._cells[dtype]
+
+    def _count_probes(self, threads: Threads) -> int:
+        """The number of cells to visit, measured once, in the precision of the centres."""
+        if self.n_probes is None:
+            cells = self.grouped(precision(self.centers.dtype), threads)
+            offset, centers = self.relative(self.centers.dtype)
+            if self._sample is not None:
+                rows = shifted(self._sample, offset)
+                nearest, _ = nearest_centers(self._sample, centers, offset, threads)
+            else:
+                searched = np.arange(0, len(centers), -(-len(centers) // SAMPLE_ROWS))
+                others = np.delete(np.arange(len(centers)), searched)
+                rows = centers[searched]
+                nearest, _ = nearest_centers(rows, centers[others], np.zeros_like(offset), threads)
+                nearest = others[nearest].astype(np.int32)
+            self.n_probes = count_probes(cells, rows, nearest)
+        return self.n_probes
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> Self:
+        """Build the cells now, if a search would need them; returns the index."""
+        if len(self.centers) > MANY_CENTERS:
+            with Threads(count_threads(self.n_threads)) as threads:
+                self.grouped(precision(self.centers.dtype), threads)
+                self._count_probes(threads)
+        return self
+
+    def pack(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and facts for a file, from which ``unpack`` makes this index, given the centres."""
+        if len(self.centers) <= MANY_CENTERS:
+            return {}, {"n_probes": None}
+        cells = self.prepare()._cells[precision(self.centers.dtype)]
+        return {CELLS + name: getattr(cells, name) for name in GROUPING}, {"n_probes": self.n_probes}
+
+    @classmethod
+    def unpack(
+        cls, centers: NDArray[Any], arrays: dict[str, NDArray[Any]], facts: dict[str, Any]
+    ) -> tuple[Self, dict[str, NDArray[Any]]]:
+        """The index of some centres from the arrays and facts of a file, and the other arrays.
+
+        Raises ``ValueError`` if it cannot be the index of these centres.
+        """
+        index = cls(centers)
+        own = {name: array for name, array in arrays.items() if name.startswith(CELLS)}
+        others = {name: array for name, array in arrays.items() if name not in own}
+        if len(centers) <= MANY_CENTERS:
+            return index, others
+        n_probes = facts["n_probes"]
+        if type(n_probes) is not int or not 0 < n_probes <= count_cells(len(centers)):
+            raise ValueError(f"n_probes must be from 1 to {count_cells(len(centers))} cells, but is {n_probes}")
+        index.n_probes = n_probes
+        if own:  # files of version 0.1 have none
+            offset, relative = index.relative(centers.dtype)
+            grouping = [own[CELLS + name] for name in GROUPING]
+            check_grouping(*grouping, centers=relative, n_probes=n_probes)
+            index._cells[precision(centers.dtype)] = make_cells(relative, offset, *grouping)
+        return index, others
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without rows of the sample, and without cells, which are rebuilt faster than stored."""
+        if self._sample is not None:
+            self.prepare()
+        return vars(self) | {"_sample": None, "_cells": {}}
+
+
+def closest_distances(centers: NDArray[Any], threads: Threads) -> NDArray[np.float64]:
+    """The distance of each centre to the closest of all others, or beyond ``MANY_CENTERS`` of those in its leaves."""
+    closest = np.full(len(centers), np.inf)
+    everyone = np.arange(len(centers), dtype=np.int32)
+
+    def compare(some: NDArray[np.int32], others: NDArray[np.int32]) -> None:
+        here, there = centers[some], centers[others]
+        norms = np.einsum("ij,ij->i", here, here)
+        squares = norms[:, np.newaxis] - 2 * here @ there.T + np.einsum("ij,ij->i", there, there)
+        squares[some[:, np.newaxis] == others] = np.inf
+        closest[some] = np.minimum(closest[some], np.maximum(squares.min(axis=1), 0))
+
+    def compare_leaves(members: NDArray[np.int32], starts: NDArray[np.int64], first: int, last: int) -> None:
+        for leaf in range(first, last):
+            together = members[starts[leaf] : starts[leaf + 1]]
+            compare(together, together)
+
+    if len(centers) <= MANY_CENTERS:
+        threads.for_each_block(lambda first, last: compare(everyone[first:last], everyone), len(centers), BLOCK_CENTERS)
+    else:
+        rng = np.random.default_rng(0)
+        for _ in range(N_TREES):
+            n_leaves = -(-len(centers) // TREE_LEAF_SIZE)
+            tree = grow_partition(centers, np.zeros_like(centers[0]), n_leaves, rng, threads)
+            threads.for_each_block(partial(compare_leaves, tree.members, tree.starts), len(tree.starts) - 1)
+    distances: NDArray[np.float64] = np.sqrt(closest)
+    return distances
+
+
+def compile_cells(X: NDArray[Any], centers: NDArray[Any]) -> None:
+    """Search a few rows among a few centres by cells, as many centres are searched: it compiles the kernels for it."""
+    index = CenterIndex(centers, sample=X)
+    with Threads(count_threads(None)) as threads:
+        cells = index.grouped(precision(X.dtype), threads)
+        visit_nearest(X, cells, len(cells.middles), threads)

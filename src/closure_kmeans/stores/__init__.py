@@ -1,0 +1,75 @@
+"""Stores of the rows: in memory, on disk or on a Dask cluster. The algorithm (``closure.py``) sees no more of them."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closure_kmeans.clusters import Clusters
+from closure_kmeans.iteration import Clustering, Labels
+
+
+class Leaves(Protocol):
+    """The leaves of a random partition, or what a store needs to grow them."""
+
+    @property
+    def open_to_all(self) -> bool:
+        """Whether points are tested with every cluster, not only with those in their leaf."""
+
+
+LeavesOf = TypeVar("LeavesOf", bound=Leaves)
+
+
+class Rule(NamedTuple):
+    """How points move in an assignment."""
+
+    hartigan: bool = False  # Hartigan's rule: a move must lower the distortion, the shift of both centres included
+    ahead: bool = False  # points are assigned to the extrapolated centres
+    max_size: float = np.inf  # of a cluster, in rows or their weight
+    part: int = 1  # of the points that would move, a random one in ``part`` does
+    seed: int = 0  # of that choice
+
+
+class Assigned(NamedTuple, Generic[Labels]):
+    """Outcome of an assignment and the update after it."""
+
+    labels: Labels
+    n_active: int  # points that changed their cluster
+    n_pairs: int  # of point and candidate, that were tested
+    clusters: Clusters  # without penalties
+
+
+class Store(Protocol[Labels, LeavesOf]):
+    """All that the algorithm knows of the rows."""
+
+    @property
+    def n_points(self) -> int:
+        """Number of points."""
+
+    @property
+    def offset(self) -> NDArray[Any]:
+        """The point that the centres of the algorithm are relative to: (d,), in the precision of the arithmetic."""
+
+    @property
+    def sample(self) -> NDArray[Any]:
+        """Some rows, spread over the data, as the metric sees them."""
+
+    def grow(self, leaf_size: int) -> LeavesOf:
+        """A random partition of the points into leaves of at most ``leaf_size``."""
+
+    def assign(self, state: Clustering[Labels], leaves: list[LeavesOf], rule: Rule) -> Assigned[Labels]:
+        """Assign each point to the best of the clusters of its neighbours, and update the clusters, none of them empty.
+
+        The memory of the new centres is written again by the next call, unless the outcome is accepted.
+        """
+
+    def accept(self, state: Clustering[Labels], labels: Labels, clusters: Clusters) -> Clustering[Labels]:
+        """The state after ``state``, from the outcome of the last assignment."""
+
+    def accuracy(self, state: Clustering[Labels]) -> float:
+        """The share of a sample of points that are assigned to the nearest of all centres."""
+
+    def user_labels(self, labels: Labels) -> NDArray[np.int32]:
+        """The labels in the order of the user's rows."""

@@ -1,0 +1,199 @@
+"""Rows on disk: larger than memory, read in slabs.
+
+A pass reads slabs that fit in memory, one after the other, and grows its trees inside a slab. A slab is some
+neighbouring pieces of the file: a fresh tree over the pieces, cut at as many leaves as there are slabs, is the upper
+part of the trees of the pass, so that the borders differ from pass to pass. Clusters reach across borders: the centres
+near a slab are entered into its trees as points, and are candidates in the leaves that they fall into.
+
+In memory are the labels, the centres and one slab. Sums run over the slabs in their order, and over the points of a
+slab in theirs: the result is the same on any number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closure_kmeans import kernels
+from closure_kmeans.assignment import assign_by_closures
+from closure_kmeans.balance import admit
+from closure_kmeans.clusters import Clusters, refill_empty
+from closure_kmeans.iteration import Clustering
+from closure_kmeans.nearest import SAMPLE_ROWS
+from closure_kmeans.parallel import Threads
+from closure_kmeans.points import as_numbers, precision
+from closure_kmeans.stores import Assigned, Rule
+from closure_kmeans.stores.layout import (
+    StoredPoints,
+    along,
+    blocks_of,
+    check_groups,
+    count_slab_points,
+    forget,
+    lay_out,
+    load_slab,
+    nearest_pieces,
+    sample_of,
+    slab_memory,
+)
+from closure_kmeans.stores.memory import LocalState, LocalStore
+from closure_kmeans.stores.totals import Totals, add_points, means_of, no_totals
+from closure_kmeans.trees import RandomPartition, grow_leaves, grow_partition
+from closure_kmeans.vectors.rows import Rows
+
+
+class SlabPartition(NamedTuple):
+    """A random partition that is grown slab by slab, always in the same way."""
+
+    slabs: RandomPartition  # of the pieces
+    leaf_size: int
+    seed: int
+    open_to_all: bool = False
+
+
+class Slab(NamedTuple):
+    """A part of the data that is in memory together."""
+
+    pieces: list[slice]  # of the file
+    entered: NDArray[np.int32]  # the clusters whose centres are near
+
+    @property
+    def n_points(self) -> int:
+        """The points in the pieces."""
+        return sum(piece.stop - piece.start for piece in self.pieces)
+
+
+class DiskStore(LocalStore):
+    """Rows on disk.
+
+    Parameters
+    ----------
+    X : Rows
+        The rows, which are laid out in a temporary file.
+    weights : (n,) or (1,) array
+        Their weights, or a single one where all weigh the same.
+    n_clusters : int
+        Number of clusters.
+    memory : int
+        Bytes that the fit may take beyond the centres.
+    tree_dims : int or None
+        Principal dimensions in which trees are grown.
+    spherical : bool
+        Whether rows are L2-normalised, and so are the centres.
+    look_back : bool
+        Whether centres will be extrapolated.
+    rng, threads
+        The generator and the threads of the fit.
+    """
+
+    def __init__(
+        self,
+        X: Rows,
+        weights: NDArray[Any],
+        n_clusters: int,
+        *,
+        memory: int,
+        tree_dims: int | None,
+        spherical: bool,
+        look_back: bool,
+        rng: np.random.Generator,
+        threads: Threads,
+    ) -> None:
+        n_points, n_features = X.shape
+        dtype = np.dtype(precision(X.dtype) if spherical else X.dtype)
+        self.slab_size = count_slab_points(memory, n_points, n_features, dtype, tree_dims, weighted=len(weights) > 1)
+        check_groups(X, memory)
+        self.stored, self._tree_labels = lay_out(
+            X,
+            weights,
+            n_clusters,
+            self.slab_size,
+            n_axes=tree_dims,
+            spherical=spherical,
+            rng=rng,
+            threads=threads,
+        )
+        super().__init__(self.stored.points, self.stored.order, n_clusters, look_back=look_back, threads=threads)
+        self.sample = sample_of(X, SAMPLE_ROWS, spherical)  # X is not read again
+        self.rng = rng
+
+    def tree_labels(self) -> NDArray[np.int32]:
+        """The leaves of the first tree as clusters (section 4.3)."""
+        return self._tree_labels
+
+    def blocks(self) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Places of points, and their rows, slab by slab."""
+        for slab in blocks_of(self.n_points, self.slab_size):
+            yield slab, as_numbers(self.points.rows[slab])
+            forget(self.points.rows)
+
+    def begin(self, labels: NDArray[np.int32]) -> LocalState:
+        """The state of given labels; they change where a cluster has no points."""
+        totals = no_totals(self.n_clusters, self.points.rows.shape[1])
+        memory = slab_memory(self.points, self.stored.axes, self.slab_size)
+        for slab in blocks_of(self.n_points, self.slab_size):
+            points = load_slab(self.points, self.stored.axes, [slab], memory, self.threads)
+            add_points(points, labels[slab], totals, self.threads)
+        del memory, points
+        return Clustering(labels, self._clusters_of(labels, totals, None))
+
+    def grow(self, leaf_size: int) -> SlabPartition:
+        """A random partition of the points: first of the pieces into slabs."""
+        middles = self.stored.pieces
+        pieces_per_slab = max(1, self.slab_size // int(np.diff(self.stored.piece_starts).max()))
+        n_slabs = -(-len(middles) // pieces_per_slab)
+        tree = grow_partition(middles, np.zeros_like(middles[0]), n_slabs, self.rng, self.threads)
+        return SlabPartition(tree, leaf_size, int(self.rng.integers(2**63)))
+
+    def assign(self, state: LocalState, leaves: list[SlabPartition], rule: Rule) -> Assigned[NDArray[np.int32]]:
+        """Assign and sum up the points slab by slab, then update the clusters."""
+        (partition,) = leaves
+        clusters, labels, axes = self.target(state, rule), state.labels, self.stored.axes
+        center_coordinates = along(clusters.centers, axes)
+        near = nearest_pieces(self.stored.pieces, center_coordinates, self.threads)
+        slabs = list_slabs(self.stored, partition.slabs, near)
+        memory = slab_memory(self.points, axes, max(slab.n_points + len(slab.entered) for slab in slabs))
+        new_labels = np.empty_like(labels)
+        totals = no_totals(*clusters.centers.shape)
+        sizes = clusters.sizes.copy()
+        n_pairs = 0
+        for number, slab in enumerate(slabs):
+            size = slab.n_points
+            points = load_slab(self.points, axes, slab.pieces, memory, self.threads, len(slab.entered))
+            points.coordinates[size:] = center_coordinates[slab.entered]
+            rng = np.random.default_rng([partition.seed, number])
+            grown = grow_leaves(points.coordinates, points.origin, partition.leaf_size, rng, self.threads)
+            old = np.concatenate([*(labels[piece] for piece in slab.pieces), slab.entered])
+            new, n_tested = assign_by_closures(points, clusters, old, [grown], rule, self.threads)
+            if rule.max_size < np.inf:
+                admit(old[:size], new[:size], points.weights[:size], sizes, rule.max_size)
+            place = 0
+            for piece in slab.pieces:
+                new_labels[piece] = new[place : place + piece.stop - piece.start]
+                place += piece.stop - piece.start
+            n_pairs += n_tested
+            add_points(points, new[:size], totals, self.threads)
+        del memory, points
+        updated = self._clusters_of(new_labels, totals, self.buffers.next)
+        return Assigned(new_labels, int(np.count_nonzero(new_labels != labels)), n_pairs, updated)
+
+    def _clusters_of(self, labels: NDArray[np.int32], totals: Totals, out: NDArray[Any] | None) -> Clusters:
+        """The clusters of given sums, none of them empty; ``labels`` change accordingly."""
+        clusters = means_of(self.points, totals, self.threads, out)
+        refill_empty(self.points, labels, clusters, *kernels.group_by_label(labels, self.n_clusters))
+        forget(self.points.rows)
+        return clusters
+
+
+def list_slabs(stored: StoredPoints, slabs: RandomPartition, near: NDArray[np.int32]) -> list[Slab]:
+    """The slabs of a pass, given the pieces that each centre is near."""
+    listed = []
+    for first, last in pairwise(slabs.starts.tolist()):
+        pieces = np.sort(slabs.members[first:last])
+        places = [slice(*stored.piece_starts[piece : piece + 2].tolist()) for piece in pieces]
+        listed.append(Slab(places, np.flatnonzero(np.isin(near, pieces).any(axis=1)).astype(np.int32)))
+    return listed

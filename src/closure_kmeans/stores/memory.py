@@ -1,0 +1,231 @@
+"""Rows in memory, in the order of a first tree, so that neighbours lie near each other.
+
+The rows keep the dtype that they came in. Only float32 rows of whole numbers from 0 to 255, as SIFT descriptors are,
+are held as bytes: that changes nothing but the memory they take. Trees are grown over a few principal coordinates of
+the rows, or over the rows themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closure_kmeans import kernels
+from closure_kmeans.arrays import empty_rows
+from closure_kmeans.assignment import assign_by_closures
+from closure_kmeans.balance import admit
+from closure_kmeans.centers import CenterBuffers, extrapolate
+from closure_kmeans.clusters import Clusters, update
+from closure_kmeans.files import check_uncut
+from closure_kmeans.iteration import Clustering
+from closure_kmeans.nearest import SAMPLE_ROWS, sample_accuracy
+from closure_kmeans.parallel import Threads
+from closure_kmeans.points import (
+    Points,
+    are_bytes,
+    as_numbers,
+    check_values,
+    check_weights,
+    mean_of,
+    precision,
+    rows_per_block,
+    shifted,
+)
+from closure_kmeans.stores import Assigned, Rule
+from closure_kmeans.trees import DATA_SAMPLE, RandomPartition, grow_leaves, grow_partition, principal_axes, unite_leaves
+
+LocalState: TypeAlias = Clustering[NDArray[np.int32]]
+
+
+class LocalStore:
+    """The parts that stores on one machine share: labels in an array, and centres that take turns in memory."""
+
+    points: Points  # in the order of the first tree
+    order: NDArray[np.int32]  # (n,) the user's row of each point
+
+    def __init__(
+        self, points: Points, order: NDArray[np.int32], n_clusters: int, *, look_back: bool, threads: Threads
+    ) -> None:
+        self.points, self.order, self.threads = points, order, threads
+        self.n_points, self.offset = len(order), points.offset
+        self.n_clusters = n_clusters
+        shape = n_clusters, points.rows.shape[1]
+        self.buffers = CenterBuffers(shape, points.offset.dtype, keep_previous=look_back)
+
+    def target(self, state: LocalState, rule: Rule) -> Clusters:
+        """The clusters that points are assigned to: with their present or with extrapolated centres."""
+        if not rule.ahead or state.previous is None:
+            return state.clusters
+        return extrapolate(state.clusters, state.previous, self.n_points, self.buffers.next, self.threads)
+
+    def accept(self, state: LocalState, labels: NDArray[np.int32], clusters: Clusters) -> LocalState:
+        """The state after ``state``, from the outcome of the last assignment."""
+        return self.buffers.rotate(state, labels, clusters)
+
+    def accuracy(self, state: LocalState) -> float:
+        """The share of a sample of points that are assigned to the nearest of all centres."""
+        return sample_accuracy(self.points, state.clusters.centers, state.labels, self.threads)
+
+    def user_labels(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The labels in the order of the user's rows."""
+        ordered = np.empty(self.n_points, np.int32)
+        ordered[self.order] = labels
+        return ordered
+
+
+class MemoryStore(LocalStore):
+    """Rows in memory.
+
+    Parameters
+    ----------
+    X : (n, d) array
+        The rows as the metric sees them.
+    weights : (n,) or (1,) array
+        Their weights, or a single one where all weigh the same.
+    n_clusters : int
+        Number of clusters; the first tree has as many leaves.
+    tree_dims : int or None
+        Principal dimensions in which trees are grown.
+    spherical : bool
+        Whether the rows have length one, and so shall the centres.
+    look_back : bool
+        Whether centres will be extrapolated.
+    rng, threads
+        The generator and the threads of the fit.
+    """
+
+    def __init__(
+        self,
+        X: NDArray[Any],
+        weights: NDArray[Any],
+        n_clusters: int,
+        *,
+        tree_dims: int | None,
+        spherical: bool = False,
+        look_back: bool = False,
+        rng: np.random.Generator,
+        threads: Threads,
+    ) -> None:
+        points, self.tree = arrange_points(X, weights, n_clusters, tree_dims, rng, threads)
+        points = points._replace(spherical=spherical)
+        super().__init__(points, self.tree.members, n_clusters, look_back=look_back, threads=threads)
+        check_uncut(X)
+        self.sample = X[:: -(-len(X) // SAMPLE_ROWS)].copy()  # X is not read again
+        self.rng = rng
+
+    def tree_labels(self) -> NDArray[np.int32]:
+        """The leaves of the first tree as clusters (section 4.3)."""
+        return np.repeat(np.arange(len(self.tree.starts) - 1, dtype=np.int32), np.diff(self.tree.starts))
+
+    def blocks(self) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Places of points, and their rows."""
+        yield slice(0, self.n_points), as_numbers(self.points.rows)
+
+    def begin(self, labels: NDArray[np.int32]) -> LocalState:
+        """The state of given labels; they change where a cluster has no points."""
+        return Clustering(labels, update(self.points, labels, self.n_clusters, self.threads))
+
+    def grow(self, leaf_size: int) -> RandomPartition:
+        """A random partition of the points into leaves of at most ``leaf_size``."""
+        return grow_leaves(self.points.coordinates, self.points.origin, leaf_size, self.rng, self.threads)
+
+    def grow_over_start(self, n_leaves: int) -> RandomPartition:
+        """A random partition that keeps the leaves of the first tree whole: a tree over one point of each of them."""
+        starts = self.tree.starts
+        firsts = self.points.coordinates[starts[:-1]]
+        return unite_leaves(starts, grow_partition(firsts, self.points.origin, n_leaves, self.rng, self.threads))
+
+    def assign(self, state: LocalState, leaves: list[RandomPartition], rule: Rule) -> Assigned[NDArray[np.int32]]:
+        """Assign each point to the best of the clusters of its neighbours, and update the clusters that changed."""
+        labels = state.labels
+        new_labels, n_pairs = assign_by_closures(
+            self.points, self.target(state, rule), labels, leaves, rule, self.threads
+        )
+        if rule.max_size < np.inf:
+            admit(labels, new_labels, self.points.weights, state.clusters.sizes.copy(), rule.max_size)
+        before = (labels, state.clusters)
+        updated = update(self.points, new_labels, self.n_clusters, self.threads, self.buffers.next, before)
+        return Assigned(new_labels, int(np.count_nonzero(new_labels != labels)), n_pairs, updated)
+
+
+def arrange_points(
+    X: NDArray[Any],
+    weights: NDArray[Any],
+    n_leaves: int,
+    n_axes: int | None,
+    rng: np.random.Generator,
+    threads: Threads,
+) -> tuple[Points, RandomPartition]:
+    """Order the rows by a first tree of ``n_leaves`` leaves.
+
+    Returns the points and the tree; point i is row ``tree.members[i]`` of X, and leaf j holds the points from
+    ``tree.starts[j]`` on.
+    """
+    dtype = precision(X.dtype)
+    check_uncut(X)
+    sample = X[np.sort(rng.choice(len(X), min(len(X), DATA_SAMPLE), replace=False))].astype(dtype)
+    offset = mean_of(sample)
+    centred = shifted(sample, offset)
+    check_values(X, np.einsum("ij,ij->i", centred, centred))
+    axes, origin = None, offset
+    if n_axes is not None and n_axes < X.shape[1]:
+        axes = principal_axes(centred, n_axes, int(rng.integers(2**31)))
+        origin = np.zeros(axes.shape[1], dtype)
+    may_be_bytes = X.dtype == np.float32 and are_bytes(sample)
+    held, coordinates, norms = measure_points(X, offset, axes, may_be_bytes, threads)
+    check_values(X, 4 * norms)  # as large as a squared distance can be
+    check_weights(weights, norms)
+    tree = grow_partition(coordinates, origin, n_leaves, rng, threads)
+    rows = reorder(held, tree.members, threads)
+    del held  # before the coordinates are copied
+    points = Points(
+        rows=rows,
+        offset=offset,
+        weights=weights[tree.members] if len(weights) > 1 else weights,
+        coordinates=rows if axes is None else reorder(coordinates, tree.members, threads),
+        origin=origin,
+    )
+    return points, tree
+
+
+def measure_points(
+    X: NDArray[Any], offset: NDArray[Any], axes: NDArray[Any] | None, may_be_bytes: bool, threads: Threads
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """The rows as they are held, their coordinates, and the squared norms of the rows less the offset."""
+    norms = np.empty(len(X), offset.dtype)
+    coordinates = empty_rows((len(X), 0 if axes is None else axes.shape[1]), offset.dtype)
+    in_bytes = empty_rows((len(X) if may_be_bytes else 0, X.shape[1]), np.uint8)
+    widened = np.dtype(np.float32) if X.dtype == np.float16 else X.dtype
+
+    def measure(first: int, last: int) -> bool:
+        check_uncut(X)
+        rows = np.require(X[first:last], widened, ["A", "C", "W"])  # of one kind, or code is compiled for each
+        block = np.empty(rows.shape, offset.dtype)
+        fits: bool = kernels.measure_rows(rows, offset, block, norms[first:last], in_bytes[first:last])
+        if axes is not None:
+            np.dot(block, axes, out=coordinates[first:last])
+        return fits
+
+    if all(threads.for_each_block(measure, len(X), rows_per_block(X))):
+        held = in_bytes
+    else:
+        held = X.view(np.uint16) if X.dtype == np.float16 else X
+    return held, np.ascontiguousarray(held) if axes is None else coordinates, norms
+
+
+def reorder(rows: NDArray[Any], order: NDArray[np.int32], threads: Threads) -> NDArray[Any]:
+    """The rows in a given order, as a new array."""
+    result = empty_rows(rows.shape, rows.dtype)
+
+    def copy(first: int, last: int) -> None:
+        check_uncut(rows)
+        if rows.flags.c_contiguous:  # it would copy them all otherwise
+            np.take(rows, order[first:last], axis=0, out=result[first:last], mode="clip")
+        else:
+            result[first:last] = rows[order[first:last]]
+
+    threads.for_each_block(copy, len(rows), rows_per_block(rows))
+    return result

@@ -1,0 +1,101 @@
+"""Codebooks compared by their scores."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from retrieval_data import write_ground_truth
+
+from closure_kmeans.features import local_features
+from closure_kmeans.retrieval import Collection, Extraction, experiment, read_oxford
+from closure_kmeans.retrieval.experiment import Plan, Scoring, compare
+
+
+def test_compare(collection):
+    plan = Plan([50, 200], ["closure", "hkm"], ["l1", "l2"], levels=[1, 2], images=[12, None], rerank=True)
+    rows = list(compare(collection, plan))
+    assert len(rows) == 2 * (1 + 2) * 2 * 2 * 2
+    assert {(row.method, row.levels) for row in rows} == {("closure", 1), ("hkm", 1), ("hkm", 2)}
+    assert {row.images for row in rows} == {12, 24}
+    assert all(1 <= row.score <= 4 for row in rows)
+    assert max(row.score for row in rows) > 3.5
+
+
+def test_images_of_the_ground_truth_that_are_missing_are_named(collection, tmp_path):
+    write_ground_truth(tmp_path, good="image000 image001 nowhere", ok="image002")
+    with pytest.warns(
+        RuntimeWarning, match="1 of the 4 images that queries should find are not there, such as 'nowhere'"
+    ):
+        next(compare(collection, Plan([50], ["closure"]), read_oxford(tmp_path)))
+
+
+def test_evaluations_share_a_folder(collection, tmp_path):
+    rows = {}
+    first = compare(collection, Plan([50], ["closure"], rerank=True), folder=tmp_path, key="photos")
+    rows["first"] = next(first)
+    rows["second"] = next(compare(collection, Plan([50], ["hkm"]), folder=tmp_path, key="photos"))
+    rows["third"] = next(first)
+    kept = {experiment.SCORES.load(path) for path in tmp_path.glob("scores-*")}
+    assert kept == set(rows.values())
+    with pytest.raises(ValueError, match="with a folder there must be a key"):
+        next(compare(collection, Plan([50], ["closure"]), folder=tmp_path))
+
+
+def test_what_is_named_twice_counts_once():
+    plan = Plan([50, 50], ["hkm", "hkm"], ["l1", "l1"], seeds=[0, 0], levels=[1, 2, 1], images=[24, None, 12, 24])
+    assert plan.codebooks == [(0, 50, "hkm")]
+    assert plan.scorings("hkm", 24) == [Scoring(24), Scoring(12), Scoring(24, 2), Scoring(12, 2)]
+
+
+TIMED = """
+import sys
+from closure_kmeans import kernels, base, quantizer, storage
+from closure_kmeans.baselines import kernels as of_baselines
+from closure_kmeans.retrieval import kernels as of_retrieval
+from closure_kmeans.retrieval import collect, experiment, stages, vocabulary
+
+def compiled():
+    found = [vars(module) for module in (_kernels, of_baselines, of_retrieval)]
+    kernels = {kernel for names in found for kernel in names.values() if hasattr(kernel, "signatures")}
+    return {(kernel.__name__, str(signature)) for kernel in kernels for signature in kernel.signatures}
+
+def watched(timed):
+    def call(*arguments, **settings):
+        before = compiled()
+        result = timed(*arguments, **settings)
+        late.update(compiled() - before)
+        return result
+    return call
+
+late = set()
+for module in (base, quantizer, storage, vocabulary):
+    module.MANY_CENTERS = 100  # words are in cells
+stages.learn_vocabulary = watched(stages.learn_vocabulary)
+experiment._score = watched(experiment._score)
+plan = experiment.Plan([300], sys.argv[2:], rerank=True)
+assert len(list(experiment.compare(collect(sys.argv[1]), plan))) == 2 * len(plan.methods)
+print(len(compiled()) > 10, sorted(late))
+"""
+
+
+@pytest.mark.slow
+def test_nothing_is_compiled_while_the_clock_runs(photos):
+    """Nor loaded from the cache, which a new process does with each kernel once."""
+    call = [sys.executable, "-c", TIMED, str(photos), "akm", "closure"]
+    assert subprocess.run(call, check=True, capture_output=True, text=True).stdout.strip() == "True []"
+
+
+DATA = os.environ.get("CLOSURE_KMEANS_DATA")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(DATA is None, reason="needs CLOSURE_KMEANS_DATA, a folder that holds ukbench1000")
+def test_two_hundred_photos_of_ukbench():
+    paths = [f"{DATA}/ukbench1000/ukbench{number:05}.jpg" for number in range(200)]
+    features = local_features(paths)
+    names = [str(number) for number in range(200)]
+    collection = Collection(names, None, features.keypoints, features.descriptors, features.offsets, [], Extraction())
+    (row, reranked) = compare(collection, Plan([20_000], ["closure"], rerank=True))
+    assert row.score > 3.7
+    assert reranked.score >= row.score
