@@ -139,7 +139,7 @@ def save_table(
     arrow = library("pyarrow", "io", "a Parquet file")
     parquet = library("pyarrow.parquet", "io", "a Parquet file")
     dtype = precision(X.dtype)
-    mean, axes = _map(X, dtype)
+    mean, axes = _map_axes(X, dtype)
 
     @blas.held()
     def table_of(block: slice) -> Any:
@@ -166,7 +166,7 @@ def save_table(
             writer.write_table(table_of(slice(first, first + n_rows)))
 
 
-def _map(X: NDArray[Any] | Vectors, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _map_axes(X: NDArray[Any] | Vectors, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Mean of a sample of rows and its first two principal axes, zero where missing."""
     sample = np.asarray(X[:: -(-len(X) // DATA_SAMPLE)]).astype(dtype)
     mean = sample.mean(axis=0)

@@ -146,7 +146,7 @@ def emit_turn_rows(_typing: Any, rows: Any, panel: Any) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         rows, panel = read_arguments(context, builder, signature, arguments)
-        vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype))
+        vectors = VectorBuilder(builder, context.get_value_type(signature.args[0].dtype))
         lanes = vectors.lanes
         n_features = builder.extract_value(panel.shape, 0)
         index = n_features.type
@@ -202,8 +202,8 @@ def emit_score_tile(
             context, builder, signature, arguments
         )
         index = first.type
-        vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype))
-        ids = Vectors(builder, ir.IntType(32), vectors.lanes)
+        vectors = VectorBuilder(builder, context.get_value_type(signature.args[0].dtype))
+        ids = VectorBuilder(builder, ir.IntType(32), vectors.lanes)
         sums = emit_products(builder, vectors, rows, index(0), panel)
         panel_norms = vectors.load(center_norms, first)
         n_lines, line_length = (builder.extract_value(factors.shape, axis) for axis in (0, 1))
@@ -233,7 +233,7 @@ def emit_near_tile(_typing: Any, centers: Any, first: Any, norms: Any, panel: An
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         centers, first, norms, panel, limits, bits = read_arguments(context, builder, signature, arguments)
         index = first.type
-        vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype))
+        vectors = VectorBuilder(builder, context.get_value_type(signature.args[0].dtype))
         highest = vectors.load(limits, index(0))
         for r, total in enumerate(emit_products(builder, vectors, centers, first, panel)):
             norm = vectors.spread(vectors.load_one(norms, index(r)))
@@ -245,7 +245,7 @@ def emit_near_tile(_typing: Any, centers: Any, first: Any, norms: Any, panel: An
     return types.void(*kinds), emit
 
 
-def emit_products(builder: Any, vectors: Vectors, rows: Any, first: Any, panel: Any) -> list[Any]:
+def emit_products(builder: Any, vectors: VectorBuilder, rows: Any, first: Any, panel: Any) -> list[Any]:
     """Emit the products of a tile, the rows from ``first`` on, and a panel; one feature at a time, in registers."""
     index = first.type
     n_features = builder.extract_value(panel.shape, 0)
@@ -266,8 +266,8 @@ def emit_take_lowest(_typing: Any, best: Any, choice: Any, lowest: Any, chosen: 
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         best, choice, lowest, chosen = read_arguments(context, builder, signature, arguments)
-        vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype))
-        ids = Vectors(builder, ir.IntType(32), vectors.lanes)
+        vectors = VectorBuilder(builder, context.get_value_type(signature.args[0].dtype))
+        ids = VectorBuilder(builder, ir.IntType(32), vectors.lanes)
         index = builder.extract_value(best.shape, 0).type
         for r in range(TILE_ROWS):
             row, line = index(r), index(r * vectors.lanes)
@@ -297,7 +297,7 @@ def emit_comparison(operator: str) -> Any:
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             values, first, bound = read_arguments(context, builder, signature, arguments)
             kind = signature.args[0].dtype
-            vectors = Vectors(builder, context.get_value_type(kind), GROUP)
+            vectors = VectorBuilder(builder, context.get_value_type(kind), GROUP)
             bounds = vectors.spread(context.cast(builder, bound, signature.args[2], kind))
             found = builder.fcmp_ordered(operator, vectors.load(values, first), bounds)
             return builder.zext(builder.bitcast(found, ir.IntType(GROUP)), first.type)
@@ -312,7 +312,7 @@ def emit_take_group(_typing: Any, numbers: Any, first: Any, bits: Any, out: Any,
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         numbers, first, bits, out, place = read_arguments(context, builder, signature, arguments)
-        vectors = Vectors(builder, context.get_value_type(signature.args[0].dtype), GROUP)
+        vectors = VectorBuilder(builder, context.get_value_type(signature.args[0].dtype), GROUP)
         bits = builder.trunc(bits, ir.IntType(GROUP))
         vectors.store(vectors.compress(vectors.load(numbers, first), bits), out, place)
         return builder.zext(builder.ctpop(bits), first.type)
@@ -338,7 +338,7 @@ def read_arguments(context: Any, builder: Any, signature: Any, arguments: Any) -
     ]
 
 
-class Vectors:
+class VectorBuilder:
     """Short names for operations on vectors of one type, emitted by a builder."""
 
     def __init__(self, builder: Any, number: Any, lanes: int | None = None) -> None:

@@ -1,1 +1,1 @@
-"""The explorer: pages on the user's own machine to look at clusters, a fit and an index; a report; notebooks."""
+"""Explorer: local web pages for clusters, fits and indexes; HTML report; notebook output."""

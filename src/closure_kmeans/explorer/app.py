@@ -1,7 +1,7 @@
-"""The explorer as an application: the pages of what there is to look at.
+"""ASGI application of the explorer.
 
-A page is its address: what is sorted, chosen or searched for stands in it, and items and images go by their numbers.
-No path of a file ever comes from it.
+All state of a page is in its address: sorting, filters, and the numbers of items and images. Addresses never contain
+file paths.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ def make_app(
     hosts: frozenset[str] | None = LOOPBACK,
     token: str | None = None,
 ) -> Starlette:
-    """The explorer as an ASGI application.
+    """Make the ASGI application.
 
     Parameters
     ----------
     catalog : Catalog, optional
         The clusters.
     searches : Searches, optional
-        The index to search.
+        The image index.
     fit : callable, optional
-        How the fit stands now.
+        Returns the current state of the fit.
     hosts, token
-        Who may ask: see ``Guard``.
+        Access control: see ``Guard``.
     """
     site = Site(catalog=catalog, searches=searches)
     routes = [
@@ -63,7 +63,7 @@ def make_app(
 
 
 def show_fit(site: Site, fit_now: Callable[[], Fit | None], request: Request) -> Response:
-    """How the fit went, or goes."""
+    """Page with the history of a finished or running fit."""
     by = Params(request.query_params).choice("by", ["time", "iteration"])
     try:
         fit = fit_now()
@@ -89,12 +89,12 @@ def show_fit(site: Site, fit_now: Callable[[], Fit | None], request: Request) ->
 
 
 def _without_model(site: Site, searches: Searches | None) -> Route:
-    """The first page when there are no clusters: the search, if there is an index."""
+    """Start page without clusters: redirect to the search if there is an index."""
     if searches is None:
         return _empty(site, "/", "no-model.html")
     return Route("/", lambda request: RedirectResponse("/query"))
 
 
 def _empty(site: Site, path: str, template: str) -> Route:
-    """A page that says what is not there, and how to get it."""
+    """Page that says what is missing and how to provide it."""
     return Route(path, lambda request: site.page(request, template))

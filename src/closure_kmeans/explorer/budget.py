@@ -1,4 +1,4 @@
-"""One budget of pixels for all requests: memory does not grow with the number of images that are asked for at once."""
+"""Limit on decoded pixels, shared by all requests: bounds memory when many images are requested at once."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Pixels that are decoded at a time: as many as one file may have.
+# Limit on decoded pixels: the largest number of pixels of one file.
 MOST_PIXELS = 1 << 26
 
 
 class PixelBudget:
-    """Pixels that may be in memory together. A request whose pixels do not fit waits for those before it.
+    """Semaphore that counts pixels. A request waits until its pixels fit, and later requests wait behind it.
 
     Examples
     --------
@@ -28,12 +28,12 @@ class PixelBudget:
 
     def __init__(self, most: int) -> None:
         self._most = self._free = most
-        self._first_in_line = threading.Lock()  # small pictures must not pass a large one for ever
+        self._first_in_line = threading.Lock()  # so that small pictures do not starve a large one
         self._returned = threading.Condition()
 
     @contextmanager
     def hold(self, n_pixels: int) -> Iterator[None]:
-        """Wait until so many pixels are free, and hold them inside the block."""
+        """Wait until this many pixels are free, and hold them inside the block."""
         if n_pixels > self._most:
             raise ValueError(f"a picture must have at most {self._most} pixels, got {n_pixels}")
         with self._first_in_line, self._returned:
@@ -48,7 +48,7 @@ class PixelBudget:
 
     @contextmanager
     def decoding(self, path: Path, max_side: int | None) -> Iterator[None]:
-        """Hold the pixels of an image file inside the block, where it is decoded for a side of so many pixels."""
+        """Hold the pixels of decoding an image file for a longer side of ``max_side``."""
         with self.hold(_count_pixels(path, max_side)):
             yield
 
@@ -57,7 +57,7 @@ BUDGET = PixelBudget(MOST_PIXELS)
 
 
 def _count_pixels(path: Path, max_side: int | None) -> int:
-    """The pixels that are in memory while a file is decoded; 0 for a file that ``decode`` refuses."""
+    """Pixels in memory while a file is decoded; 0 for a file that ``decode`` rejects."""
     from PIL import Image
 
     from closure_kmeans.features.images import FORMATS, MAX_PIXELS, at_most
@@ -66,8 +66,8 @@ def _count_pixels(path: Path, max_side: int | None) -> int:
         with Image.open(path, formats=FORMATS) as image:
             n_pixels = image.width * image.height
             image.draft("RGB", at_most(max_side)(*image.size))
-            # The decoder holds all coefficients of a progressive JPEG, however small the result.
+            # For a progressive JPEG, the decoder holds all coefficients at any scale.
             n_decoded = n_pixels if "progressive" in image.info else image.width * image.height
-    except Exception:  # damaged files raise whatever the decoder stumbled over
+    except Exception:  # damaged files raise errors of many types
         return 0
     return n_decoded if n_pixels <= MAX_PIXELS else 0

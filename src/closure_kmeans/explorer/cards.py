@@ -1,4 +1,4 @@
-"""What a list shows of a cluster, on a page and in a report."""
+"""Summary of a cluster in a list, on a page and in a report."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from closure_kmeans.explorer.metadata import Frequent
 
 
 class Order(NamedTuple):
-    """What clusters are sorted by, and what comes first then."""
+    """Sort order of clusters, with names for its ends."""
 
     name: str
     most: str = "largest"
     least: str = "smallest"
 
     def first(self, *, descending: bool) -> str:
-        """What comes first."""
+        """Description of the end that comes first."""
         return f"{self.most if descending else self.least} first"
 
 
@@ -30,20 +30,20 @@ ORDERS = {
 
 
 class Card(NamedTuple):
-    """A cluster in a list."""
+    """Summary of one cluster."""
 
     cluster: int
     size: float
-    spread: float | None  # None where distances are not known
+    spread: float | None  # None if distances are unknown
     share: float | None
-    next: Neighbor | None  # None where there is only one cluster
+    next: Neighbor | None  # None if there is one cluster
     items: list[int]
     frequent: list[Frequent]
     typical: str | None
 
 
 def make_cards(catalog: Catalog, clusters: list[int], show: str, n_items: int) -> list[Card]:
-    """The cards of some clusters, each with some of its items, chosen in one of the ways of ``catalog.shows``."""
+    """Cards of some clusters, each with some of its items in one of the orders of ``catalog.shows``."""
     cards = []
     for cluster, neighbors in zip(clusters, catalog.neighbors(clusters, 1), strict=True):
         members = catalog.members(cluster)

@@ -1,7 +1,7 @@
-"""What there is to look at: the clusters of a model, and the items in them.
+"""Catalog: the clusters of a model and their items, as the pages need them.
 
-Everything is an array over clusters or over items, made once; a page asks for a few rows of them. What is missing
-(vectors, labels, pictures) is ``None``, and the pages leave it out.
+Arrays over clusters or items are computed once; a page reads a few of their rows. Missing data (vectors, labels,
+pictures) is ``None``, and the pages omit it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from closure_kmeans.explorer.pictures import Pictures
     from closure_kmeans.vectors import Vectors
 
-# Items that are looked through for those most like one, and the clusters that they are taken from.
+# Limits of ``similar``: candidate items, and clusters that they come from.
 MOST_CANDIDATES, CANDIDATE_CLUSTERS = 4000, 8
 
 
-# What clusters can be sorted by, and the arrays that hold it.
+# Sort keys of clusters, and the attributes of Catalog that hold their values.
 MEASURES = {
     "size": "sizes",
     "spread": "spreads",
@@ -39,42 +39,43 @@ NEED_DISTANCES = ("spread", "share")
 
 
 class Neighbor(NamedTuple):
-    """A cluster beside something."""
+    """Neighbouring cluster and its distance."""
 
     cluster: int
     distance: float
 
 
 class Standing(NamedTuple):
-    """Where an item stands: between its own cluster and the best of the others."""
+    """Distances of an item to the centre of its own cluster and to the nearest other centre."""
 
     own: Neighbor
-    second: Neighbor | None  # None where there is only one cluster
+    second: Neighbor | None  # None if there is one cluster
 
     @property
     def ratio(self) -> float | None:
-        """The paper's distance ratio: 0 on the border to the second cluster, 1 at the centre of its own."""
+        """Distance ratio (section 3.1): 0 on the border to the second cluster, 1 at the own centre."""
         if self.second is None or self.second.distance == 0:
             return None
         return 1 - self.own.distance / self.second.distance
 
 
 class Catalog:
-    """The clusters of a model, and the items in them.
+    """Clusters of a model and their items.
 
     Parameters
     ----------
     model : fitted estimator
+        Model whose clusters are shown.
     rows : (n, d) array or Vectors, optional
-        The vectors of the items.
+        Vectors of the items.
     labels : (n,) array, optional
-        The cluster of each item.
+        Cluster of each item.
     squares : (n,) array, optional
-        The squared distance of each item to the centre of its cluster.
+        Squared distance of each item to its centre.
     pictures : Pictures, optional
-        What the items look like.
+        Pictures of the items.
     metadata : Metadata, optional
-        What else is known of them.
+        Texts about the items.
     """
 
     def __init__(
@@ -98,8 +99,8 @@ class Catalog:
                 raise ValueError(f"{name} must be as many as the items, {self.n_items}, got {len(part)}")
         self.numbers = np.arange(self.n_clusters)
         self.sizes = np.asarray(model.cluster_sizes_)
-        self.spreads: NDArray[np.float64] | None = None  # root mean square distance to the centre
-        self.shares: NDArray[np.float64] | None = None  # of the distortion
+        self.spreads: NDArray[np.float64] | None = None  # RMS distance to the centre
+        self.shares: NDArray[np.float64] | None = None  # fraction of the distortion
         if labels is not None:
             members, self._starts = list_members(labels, self.n_clusters)
             self._members = members.astype(np.int64)
@@ -112,7 +113,7 @@ class Catalog:
         self._orders: dict[str, NDArray[np.int64]] = {}
 
     def prepare(self) -> None:
-        """Compute now what the first to ask would wait for."""
+        """Precompute everything that the first request would wait for."""
         for measure in self.measures:
             self.order(measure)
         self.model.center_index_.prepare()
@@ -122,21 +123,21 @@ class Catalog:
 
     @cached_property
     def separations(self) -> NDArray[np.float64]:
-        """(k,) The distance from each centre to the one closest to it; of very many centres, hardly ever a next one."""
+        """(k,) Distance from each centre to the nearest other centre; approximate for many centres."""
         return self.model.center_index_.separations()
 
     @cached_property
     def places(self) -> NDArray[np.float32]:
-        """(k, 2) The centres on a map, from 0 to 1."""
+        """(k, 2) Positions of the centres on the map, from 0 to 1."""
         return place_on_map(self.centers)
 
     @property
     def measures(self) -> list[str]:
-        """What clusters can be sorted by."""
+        """Available sort keys."""
         return [name for name in MEASURES if self.squares is not None or name not in NEED_DISTANCES]
 
     def order(self, measure: str) -> NDArray[np.int64]:
-        """All clusters by a measure, ascending."""
+        """All clusters by a sort key, ascending."""
         if measure not in self._orders:
             self._orders[measure] = np.argsort(getattr(self, MEASURES[measure]), kind="stable")
         return self._orders[measure]
@@ -144,12 +145,12 @@ class Catalog:
     def find(
         self, measure: str, *, descending: bool, least: int = 0, most: int | None = None, text: str = ""
     ) -> NDArray[np.int64]:
-        """The clusters of some sizes that match a text, in the order of a measure.
+        """Clusters within a range of sizes that match a text, sorted.
 
-        A text is the number of a cluster, or part of what is known of one of its items.
+        The text is a cluster number, or occurs in the metadata of an item.
         """
         order = self.order(measure)
-        sizes = np.rint(self.sizes)  # weights may be fractions: as the histogram counts them
+        sizes = np.rint(self.sizes)  # weights may be fractions; rounded as in the histogram
         keep = sizes >= least
         if most is not None:
             keep &= sizes <= most
@@ -168,7 +169,7 @@ class Catalog:
         return matching
 
     def neighbors(self, clusters: list[int], n_neighbors: int) -> list[list[Neighbor]]:
-        """The clusters nearest to each of ``clusters``, by the distances of their centres."""
+        """Nearest other clusters of each of ``clusters``, by the distance of centres."""
         labels, squares = self.model.several_nearest(self.centers[clusters], n_neighbors + 1)
         distances = np.sqrt(squares)
         return [
@@ -180,19 +181,19 @@ class Catalog:
 
     @property
     def shows(self) -> list[str]:
-        """The ways to choose items of a cluster, the best first."""
+        """Available orders of items, the best first."""
         if self.labels is None:
             return []
         return ["random", "nearest", "farthest"] if self.squares is not None else ["random", "first"]
 
     def members(self, cluster: int) -> NDArray[np.int64]:
-        """The items of a cluster, nearest first where the distances are known."""
+        """Items of a cluster, nearest first if distances are known."""
         if self.labels is None:
             return np.empty(0, np.int64)
         return self._members[self._starts[cluster] : self._starts[cluster + 1]]
 
     def choose(self, cluster: int, show: str, first: int, n_items: int) -> NDArray[np.int64]:
-        """Some items of a cluster, in one of the orders of ``shows``; always the same for the same question."""
+        """Some items of a cluster, in one of the orders of ``shows``; deterministic."""
         members = self.members(cluster)
         if show == "farthest":
             members = members[::-1]
@@ -201,17 +202,17 @@ class Catalog:
         return members[first : first + n_items]
 
     def cluster_of(self, item: int) -> int:
-        """The cluster of an item."""
-        labels: Any = self.labels  # there are items only where these are known
+        """Cluster of an item."""
+        labels: Any = self.labels  # items imply labels
         return int(labels[item])
 
     def row(self, item: int) -> NDArray[Any] | None:
-        """The vector of an item."""
+        """Vector of an item."""
         check_uncut(self.rows)
         return None if self.rows is None else np.asarray(self.rows[item : item + 1])[0]
 
     def standing(self, item: int) -> Standing | None:
-        """Where an item stands, if its vector is known."""
+        """Standing of an item, if its vector is known."""
         if self.rows is None or self.labels is None:
             return None
         row, own = self._rows_of([item]), int(self.labels[item])
@@ -221,7 +222,7 @@ class Catalog:
         return Standing(Neighbor(own, own_distance), Neighbor(*others[0]) if others else None)
 
     def similar(self, item: int, n_items: int) -> list[tuple[int, float]]:
-        """The items most like one, and their distances: those of the clusters around it, as many as are looked at."""
+        """Most similar items and their distances, among up to ``MOST_CANDIDATES`` items of the nearest clusters."""
         if self.rows is None or self.labels is None:
             return []
         row = self._rows_of([item])
@@ -235,7 +236,7 @@ class Catalog:
         return [(int(candidates[place]), float(np.sqrt(apart[place]))) for place in nearest]
 
     def _rows_of(self, items: NDArray[Any] | list[int]) -> NDArray[Any]:
-        """The rows of some items."""
+        """Rows of some items."""
         rows: Any = self.rows
         check_uncut(rows)
         if isinstance(rows, np.ndarray):
@@ -248,7 +249,7 @@ class Catalog:
 
 
 def _smallest(values: NDArray[Any], n_values: int) -> NDArray[np.int64]:
-    """The places of the smallest values, ascending; only those that are finite."""
+    """Places of the smallest values, ascending; finite values only."""
     some = n_values < len(values)
     places = np.argpartition(values, n_values)[:n_values] if some else np.arange(len(values))
     places = places[np.isfinite(values[places])]

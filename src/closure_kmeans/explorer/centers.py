@@ -1,4 +1,4 @@
-"""A map of the centres of clusters."""
+"""Map of the centres."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from closure_kmeans.trees import DATA_SAMPLE, principal_axes
 
-# Share of the centres that may lie beyond each edge of the map: a few outliers must not shrink all others.
+# Fraction of the centres outside each edge of the map, so that outliers do not shrink the rest.
 BEYOND = 0.002
 
 
 def place_on_map(centers: NDArray[Any]) -> NDArray[np.float32]:
-    """Project centres on their first two principal components, scaled to 0..1; a few may lie beyond the edges."""
+    """Project the centres onto their first two principal components, scaled to 0 to 1; outliers may exceed it."""
     sample = centers[:: -(-len(centers) // DATA_SAMPLE)]
     mean = sample.mean(axis=0)
     n_axes = min(2, *sample.shape)

@@ -1,4 +1,4 @@
-"""Charts as SVG texts: sizes of clusters, curves of a fit, a map. Colours come from the style sheet."""
+"""SVG charts: histogram of cluster sizes, curves of a fit, map. Colours come from the style sheet."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from closure_kmeans.iteration import Iteration
 
 # Bars of a histogram, at most.
 MOST_BARS = 28
-# Lines behind a curve, about.
+# Grid lines behind a curve, approximately.
 N_TICKS = 4
-# Clusters on a map that is drawn as a text.
+# Clusters on an SVG map, at most.
 MOST_ON_MAP = 3000
 
 
 class Bar(NamedTuple):
-    """Clusters of similar sizes."""
+    """Number of clusters within a range of sizes."""
 
     least: int
     most: int
@@ -30,7 +30,7 @@ class Bar(NamedTuple):
 
 
 def count_sizes(sizes: NDArray[Any]) -> list[Bar]:
-    """How many clusters have which sizes: each size by itself while they are few, else steps that grow with it."""
+    """Histogram of cluster sizes: one bar per size if they are few, else geometric bins."""
     whole = np.rint(sizes).astype(np.int64)
     low, high = int(whole.min()), int(whole.max())
     edges = np.arange(low, high + 2)
@@ -38,14 +38,14 @@ def count_sizes(sizes: NDArray[Any]) -> list[Bar]:
         edges = np.unique(np.rint(np.geomspace(max(low, 1), high + 1, MOST_BARS + 1)).astype(np.int64))
         edges[0] = low
     counts, _ = np.histogram(whole, edges)
-    counts[-1] = (whole >= edges[-2]).sum()  # NumPy's last bin is closed
+    counts[-1] = (whole >= edges[-2]).sum()  # NumPy's last bin includes its right edge
     return [Bar(int(a), int(b) - 1, int(n)) for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)]
 
 
 def draw_histogram(
     sizes: NDArray[Any], link: Callable[[Bar], str] | None = None, chosen: Callable[[Bar], bool] = lambda bar: True
 ) -> Markup:
-    """Bars of the numbers of clusters; each leads to the clusters that it counts, if there is a link to them."""
+    """Draw the histogram of cluster sizes; bars link to the clusters that they count."""
     bars = count_sizes(sizes)
     width, height, base = 280, 96, 80
     step = width / len(bars)
@@ -78,7 +78,7 @@ def draw_histogram(
 
 
 class Axes(NamedTuple):
-    """A frame for curves, and how numbers become places in it."""
+    """Frame of a chart, and its coordinate transformation."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -88,7 +88,7 @@ class Axes(NamedTuple):
     bottom: int = 30
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point is."""
+        """Position of a point in the chart."""
         across = (x - self.x[0]) / ((self.x[1] - self.x[0]) or 1)
         up = (y - self.y[0]) / ((self.y[1] - self.y[0]) or 1)
         inner = self.width - self.left - 10, self.height - self.bottom - 12
@@ -96,7 +96,7 @@ class Axes(NamedTuple):
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two."""
+    """Round numbers in an interval."""
     span = high - low
     if not (math.isfinite(span) and span > 0):
         return [low]
@@ -107,7 +107,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def compact(value: float) -> str:
-    """A number in few letters."""
+    """Format a number briefly."""
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")):
         if abs(value) >= size:
             return f"{value / size:.4g}{letter}"
@@ -122,7 +122,7 @@ def draw_curve(
     by_time: bool,
     from_zero: bool = False,
 ) -> Markup:
-    """A value of every iteration against time or iterations; lines mark where a tree was added to those kept."""
+    """Draw a value of every iteration over time or iterations; vertical lines mark added trees."""
     xs = [step.seconds if by_time else step.iteration for step in history]
     ys = [value(step) for step in history]
     margin = 0.06 * (max(ys) - min(ys))
@@ -149,7 +149,7 @@ def draw_curve(
 
 
 def _draw_frame(axes: Axes) -> list[Markup]:
-    """Lines at round numbers, and the numbers."""
+    """Draw grid lines and their labels."""
     parts = []
     for y in ticks(*axes.y):
         height = axes.place(axes.x[0], y)[1]
@@ -163,7 +163,7 @@ def _draw_frame(axes: Axes) -> list[Markup]:
 
 
 def _draw_trees(axes: Axes, history: Sequence[Iteration], xs: Sequence[float]) -> list[Markup]:
-    """A line where a tree was added to those that are kept."""
+    """Draw a line at each iteration that added a tree to the kept ones."""
     line = Markup('<path class="tree" d="M{:.1f} 12V{}"><title>tree {} added</title></path>')
     return [
         line.format(axes.place(x, axes.y[0])[0], axes.height - axes.bottom, step.n_trees)
@@ -176,7 +176,7 @@ def _draw_trees(axes: Axes, history: Sequence[Iteration], xs: Sequence[float]) -
 
 
 def tightness_classes(spreads: NDArray[Any] | None, n_clusters: int, n_classes: int = 8) -> NDArray[np.int64]:
-    """Clusters from tight (0) to loose, as many in each class; all in the middle where it is not known."""
+    """Classes of equal size from tight (0) to loose clusters; the middle class if spreads are unknown."""
     if spreads is None:
         return np.full(n_clusters, n_classes // 2)
     ranks = np.argsort(np.argsort(spreads, kind="stable"), kind="stable")
@@ -184,7 +184,7 @@ def tightness_classes(spreads: NDArray[Any] | None, n_clusters: int, n_classes: 
 
 
 def draw_map(places: NDArray[Any], sizes: NDArray[Any], spreads: NDArray[Any] | None) -> Markup:
-    """A circle for each of the largest clusters: where its centre is, area by size, colour by tightness."""
+    """Draw the largest clusters as circles at their centres: area by size, colour by tightness."""
     classes = tightness_classes(spreads, len(sizes))
     shown = largest(sizes, MOST_ON_MAP)
     scale = 18 * min(1.0, math.sqrt(60 / len(shown))) / math.sqrt(float(sizes.max()))

@@ -1,4 +1,4 @@
-"""The pages of the clusters: all of them, one, an item, and the map."""
+"""Pages of clusters: list, cluster, item, map."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ N_NEIGHBORS, TILES_PER_NEIGHBOR, N_SIMILAR = 8, 4, 24
 
 
 class ClusterPages:
-    """What there is to see in a catalogue."""
+    """Pages of a catalog."""
 
     def __init__(self, site: Site, catalog: Catalog) -> None:
         self._site, self._catalog = site, catalog
 
     def routes(self) -> list[Route]:
-        """Their addresses."""
+        """Routes of the pages."""
         return [
             Route("/", self.clusters),
             Route("/clusters/{cluster}", self.cluster),
@@ -42,7 +42,7 @@ class ClusterPages:
         ]
 
     def clusters(self, request: Request) -> Response:
-        """All clusters: sorted, filtered, page by page."""
+        """List of clusters: sorted, filtered, paged."""
         catalog, params = self._catalog, Params(request.query_params)
         largest = round(float(catalog.sizes.max()))
         asked: dict[str, Any] = {
@@ -84,13 +84,13 @@ class ClusterPages:
         )
 
     def cluster(self, request: Request) -> Response:
-        """A cluster: all its items, page by page, and the clusters next to it."""
+        """Page of a cluster: its items, paged, and the neighbouring clusters."""
         catalog, cluster = self._catalog, number_in(request, "cluster", self._catalog.n_clusters)
         params = Params(request.query_params)
         n_members = len(catalog.members(cluster))
         n_pages = max(1, -(-n_members // ITEMS_PER_PAGE))
         page = params.integer("page", 1, least=1, most=n_pages)
-        shows = [*catalog.shows[1:], *catalog.shows[:1]]  # in their order first, and not at random
+        shows = [*catalog.shows[1:], *catalog.shows[:1]]  # random order last
         show = params.choice("show", shows or ["none"])
         return self._site.page(
             request,
@@ -109,13 +109,13 @@ class ClusterPages:
         )
 
     def glance(self, request: Request) -> Response:
-        """A few items of a cluster, for the map."""
+        """Some items of a cluster, for the map."""
         catalog, cluster = self._catalog, number_in(request, "cluster", self._catalog.n_clusters)
         items = catalog.choose(cluster, "nearest", 0, 2 * TILES_PER_NEIGHBOR).tolist()
         return self._site.page(request, "glance.html", cluster=cluster, items=items)
 
     def item(self, request: Request) -> Response:
-        """An item: its cluster, the second-best one, and items like it."""
+        """Page of an item: its cluster, the second-nearest cluster, similar items."""
         catalog, item = self._catalog, number_in(request, "item", self._catalog.n_items)
         return self._site.page(
             request,
@@ -128,18 +128,18 @@ class ClusterPages:
         )
 
     def map(self, request: Request) -> Response:
-        """The map of the clusters."""
+        """Page of the map."""
         return self._site.page(request, "map.html", n_shown=self._catalog.n_clusters)
 
     def map_data(self, request: Request) -> Response:
-        """For each cluster x, y, size and class of tightness, as 32-bit floats."""
+        """Map data: x, y, size and tightness class of each cluster, as 32-bit floats."""
         catalog = self._catalog
         classes = charts.tightness_classes(catalog.spreads, catalog.n_clusters)
         table = np.column_stack([catalog.places, catalog.sizes, classes]).astype("<f4")
         return Response(table.tobytes(), media_type="application/octet-stream")
 
     async def item_picture(self, request: Request) -> Response:
-        """What an item looks like."""
+        """Picture of an item."""
         catalog, item = self._catalog, number_in(request, "item", self._catalog.n_items)
         if catalog.pictures is not None:
             sizes = partial(catalog.pictures.small, item), partial(catalog.pictures.large, item)
@@ -151,7 +151,7 @@ class ClusterPages:
         return picture_response(draw_vector(row))
 
     def center_picture(self, request: Request) -> Response:
-        """A drawing of a centre."""
+        """Drawing of a centre."""
         return picture_response(
             draw_vector(self._catalog.centers[number_in(request, "cluster", self._catalog.n_clusters)])
         )

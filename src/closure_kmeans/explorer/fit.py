@@ -1,4 +1,4 @@
-"""How a fit went, or goes: its history, from a model or from the checkpoint of a fit that runs."""
+"""History of a fit, from a model or from the checkpoint of a running fit."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
 
 
-# Seconds without a checkpoint after which a fit may have been stopped.
+# Seconds without a checkpoint after which a fit counts as silent: it may have been killed.
 SILENCE = 600
 
 
 class Fit(NamedTuple):
-    """The history of a fit."""
+    """History and state of a fit."""
 
     history: list[Iteration]
-    n_points: int | None  # if it is known
-    state: str  # "waiting" for a first checkpoint, "running", "silent" for long, "stopped", or why it ended
+    n_points: int | None  # None if unknown
+    state: str  # "waiting" for a first checkpoint, "running", "silent", "stopped", or the reason of the end
     saved: float | None = None  # seconds since the checkpoint was written
 
 
 def fit_of_model(model: BaseKMeans) -> Fit | None:
-    """The fit that made a model, if the model has kept its history."""
+    """Fit of a model, if the model has a history."""
     if not getattr(model, "history_", None):
         return None
     n_points = len(model.labels_) if hasattr(model, "labels_") else None
@@ -35,7 +35,7 @@ def fit_of_model(model: BaseKMeans) -> Fit | None:
 
 
 def fit_of_checkpoint(path: str | os.PathLike[str]) -> Fit:
-    """The fit that writes, or wrote, a checkpoint."""
+    """Fit that a checkpoint belongs to."""
     file = checkpoint_file(path)
     if not file.exists():
         return Fit([], None, "waiting")
@@ -43,7 +43,7 @@ def fit_of_checkpoint(path: str | os.PathLike[str]) -> Fit:
     n_points = int(status.identity["X"].partition(" x ")[0])
     saved = max(0.0, time.time() - file.stat().st_mtime)
     if status.ended:
-        state = "converged" if status.converged else "stopped"  # and may be resumed
+        state = "converged" if status.converged else "stopped"  # may be resumed
     else:
         state = "running" if saved < SILENCE else "silent"
     return Fit(status.history, n_points, state, saved)

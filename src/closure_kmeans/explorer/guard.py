@@ -1,4 +1,4 @@
-"""Who may ask: requests for this machine's own name, or those that carry the token; and what a page may load."""
+"""Access control: only requests to local host names or with the token; and content security headers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-# The header Host: a name, or an address of IPv6 in brackets; then a port, or nothing.
+# Host header: a name or a bracketed IPv6 address, and an optional port.
 HOST = re.compile(r"(\[[^]]*\]|[^:]*)(:[0-9]+)?")
-# What the header Sec-Fetch-Site says of requests by our own pages, and by the user. All others are by pages of other
-# sites, or ("same-site") of other ports of this machine.
+# Allowed values of Sec-Fetch-Site: requests by our own pages and by the user. Other values are requests by pages of
+# other sites or, with "same-site", of other ports of this machine.
 OWN = ("same-origin", "none")
-# Everything comes from the server itself, and nothing is run or styled that is written into a page.
+# Load everything from this server only; no inline scripts or styles.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -32,16 +32,17 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses requests that a page of another site could have sent, and those without the token where there is one.
+    """ASGI middleware against cross-site requests, DNS rebinding and requests without the token.
 
     Parameters
     ----------
     app : ASGI application
+        The application to protect.
     hosts : set of str or None
-        The names that the server may be called by, without ports: another one means that a foreign name was pointed
-        at this machine. None allows any, which only a token makes safe.
+        Allowed host names, without ports; any other name means DNS rebinding. None allows all names, which is safe only
+        with a token.
     token : str or None
-        What requests must carry, once in the address and then in a cookie.
+        Secret that requests must carry, first in the address and then in a cookie.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str] | None = LOOPBACK, token: str | None = None) -> None:
@@ -50,7 +51,7 @@ class Guard:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
+        """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -73,8 +74,8 @@ class Guard:
         return None if self._token is None else self._without_token(scope, headers, self._token)
 
     def _without_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
-        """What to answer unless the token is there; that in an address moves into a cookie."""
-        cookie = f"closure-kmeans-{scope['server'][1]}"  # browsers do not tell ports apart
+        """Response to a request without the token cookie, else None; moves a token from the address to a cookie."""
+        cookie = f"closure-kmeans-{scope['server'][1]}"  # cookies are shared between ports
         if _same(cookie_parser(headers.get("cookie", "")).get(cookie, ""), token):
             return None
         asked = QueryParams(scope["query_string"])
@@ -87,13 +88,13 @@ class Guard:
 
 
 def _name(host: str) -> str:
-    """A host without its port; none if it is malformed."""
+    """Host without port; empty if malformed."""
     match = HOST.fullmatch(host)
     return match[1].lower() if match else ""
 
 
 def _is_foreign(method: str, headers: Headers) -> bool:
-    """Whether a page of another origin has sent a request, otherwise than by a link that the user follows."""
+    """Whether a page of another origin sent a request, other than a link that the user followed."""
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != headers.get("host"):
         return True

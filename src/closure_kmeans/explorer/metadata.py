@@ -1,4 +1,4 @@
-"""What is known of items beside their vectors: the columns of a CSV or Parquet file, as texts."""
+"""Metadata of items: columns of a CSV or Parquet file, as texts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from closure_kmeans.arrays import largest
 from closure_kmeans.files import FileFormatError, library, reading
 
 FORMATS = (".csv", ".parquet", ".pq")
-# The column that names an item, if there is one of these.
+# Names of the title column, in this order.
 TITLES = ("title", "name", "text", "caption", "word", "label")
-# A column repeats its values if it has at most this share of distinct ones: only then is it worth counting them.
+# A column repeats its values if the fraction of distinct ones is at most this; only then are they counted.
 REPEATED = 0.5
-# A value is frequent if at least this share of the items has it.
+# Smallest fraction of items that makes a value frequent.
 FREQUENT = 0.05
 
 
 class Column(NamedTuple):
-    """A column: its distinct values, and which of them each item has."""
+    """A column, dictionary-encoded."""
 
     name: str
     codes: NDArray[np.int32]  # (n,)
@@ -35,7 +35,7 @@ class Column(NamedTuple):
 
 
 class Frequent(NamedTuple):
-    """A value that many items have."""
+    """A frequent value."""
 
     column: str
     value: str
@@ -43,7 +43,7 @@ class Frequent(NamedTuple):
 
 
 class Metadata:
-    """The columns, an entry of each for every item.
+    """Columns of texts about the items.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class Metadata:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Metadata:
-        """Read a file; of Parquet, all columns that are no lists."""
+        """Read a CSV file, or the columns of a Parquet file that are not lists."""
         path = Path(path)
         path.stat()
         if path.suffix.lower() not in FORMATS:
@@ -74,21 +74,21 @@ class Metadata:
 
     @staticmethod
     def has_columns(path: Path) -> bool:
-        """Whether a Parquet file has any columns beside its lists."""
+        """Whether a Parquet file has columns other than lists."""
         parquet, types = (library(name, "explore", "metadata") for name in ("pyarrow.parquet", "pyarrow.types"))
         with reading(path, "metadata"):
             return any(not types.is_nested(field.type) for field in parquet.read_schema(path))
 
     @classmethod
     def of_table(cls, table: Any, label: str) -> Metadata:
-        """The columns of an Arrow table that can be shown as texts."""
+        """Columns of an Arrow table that can be converted to texts."""
         arrow, compute = (library(name, "explore", "metadata") for name in ("pyarrow", "pyarrow.compute"))
         columns = []
         for name in table.column_names:
             try:
                 texts = compute.fill_null(table.column(name).cast(arrow.string()), "").combine_chunks()
             except (arrow.ArrowNotImplementedError, arrow.ArrowInvalid):
-                continue  # lists, structures, bytes that are no text
+                continue  # lists, structures, binary data
             encoded = texts.dictionary_encode()
             columns.append(Column(name, np.asarray(encoded.indices), encoded.dictionary))
         if not columns:
@@ -96,7 +96,7 @@ class Metadata:
         return cls(columns, table.num_rows)
 
     def column(self, name: str) -> list[str] | None:
-        """All entries of a column, if there is one of this name."""
+        """All values of a column, or None if there is no such column."""
         for column in self.columns:
             if column.name == name:
                 texts: list[str] = column.values.take(column.codes).to_pylist()
@@ -104,19 +104,19 @@ class Metadata:
         return None
 
     def title(self, item: int) -> str:
-        """What to call an item."""
+        """Title of an item."""
         return str(self._title.values[int(self._title.codes[item])])
 
     def typical(self, items: NDArray[Any]) -> str | None:
-        """What the first of some items is called, unless many share such a name: then the frequent ones say more."""
+        """Title of the first of some items; None if titles repeat, since frequent values then say more."""
         return None if len(items) == 0 or self._title.repeats else self.title(int(items[0]))
 
     def entries(self, item: int) -> dict[str, str]:
-        """All that is known of an item."""
+        """All metadata of an item."""
         return {column.name: str(column.values[int(column.codes[item])]) for column in self.columns}
 
     def search(self, text: str) -> NDArray[np.int64]:
-        """The items that have a text in any column, in upper or lower case."""
+        """Items with a text in any column, case-insensitive."""
         compute = library("pyarrow.compute", "explore", "metadata")
         found = np.zeros(self._n_items, bool)
         for column in self.columns:
@@ -124,7 +124,7 @@ class Metadata:
         return np.flatnonzero(found)
 
     def frequent(self, items: NDArray[Any], n_values: int = 3) -> list[Frequent]:
-        """The values that most of some items have, of columns that repeat theirs; most frequent first."""
+        """Most frequent values of some items, over all columns that repeat values."""
         frequent: list[Frequent] = []
         for column in self.columns if len(items) else []:
             if column.repeats:
@@ -138,7 +138,7 @@ class Metadata:
 
 
 def _read_csv(path: Path) -> Any:
-    """All columns as the texts that they are: 007 is no 7."""
+    """Read all columns as texts, so that 007 is not converted to 7."""
     arrow, csv = (library(name, "explore", "metadata") for name in ("pyarrow", "pyarrow.csv"))
     lines = csv.ParseOptions(newlines_in_values=True)
     with csv.open_csv(path, parse_options=lines) as file:

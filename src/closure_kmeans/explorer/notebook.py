@@ -1,4 +1,4 @@
-"""What a notebook shows of a model: a summary of its clusters, and the items of one of them."""
+"""Notebook output: summary of a model, and the items of a cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from closure_kmeans.explorer.report import look_of
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
 
-# The charts have their colours from a style sheet, which a notebook has not.
+# Replaces the style sheet of the pages, which a notebook does not load.
 STYLE = Markup(
     "<style>.ckm{font:13px system-ui,sans-serif;display:flex;flex-wrap:wrap;gap:12px 28px;margin-top:12px}"
     ".ckm svg{display:block;width:260px;height:auto;font-size:11px;fill:currentColor}.ckm .chart{font-size:22px}"
@@ -35,7 +35,7 @@ STYLE = Markup(
 
 
 def summary(model: BaseKMeans) -> str:
-    """The clusters of a fitted model in a few numbers and curves; nothing of one that is not fitted."""
+    """HTML summary of a fitted model; empty if it is not fitted."""
     if not hasattr(model, "cluster_centers_"):
         return ""
     fit = fit_of_model(model)
@@ -51,16 +51,16 @@ def summary(model: BaseKMeans) -> str:
     if fit is not None:
         curve = charts.draw_curve(fit.history, lambda step: step.inertia / n_items, name="distortion", by_time=True)
         parts.append(Markup("<div>distortion against seconds{}</div>").format(curve))
-    # A plain text: what is added to a Markup, here by scikit-learn, would be escaped.
+    # A plain str: scikit-learn appends to it, and a Markup would escape the rest.
     return str(Markup('{}<div class="ckm">{}</div>').format(STYLE, Markup("").join(parts)))
 
 
 class Grid:
-    """Items of a cluster, as a notebook shows them."""
+    """Items of a cluster, with an HTML representation."""
 
     def __init__(self, cluster: int, items: list[int], html: str) -> None:
         self.cluster = cluster
-        self.items = items  # their places in the data
+        self.items = items  # row numbers
         self._html = html
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ def cluster_grid(
     images: str | os.PathLike[str] | Sequence[Any] | NDArray[Any] | None,
     n_items: int,
 ) -> Grid:
-    """The items of a cluster: their images, or drawings of their vectors; nearest to the centre first."""
+    """Items of a cluster, nearest first, with their images or drawings of their vectors."""
     if not 0 <= cluster < len(model.cluster_centers_):
         raise ValueError(f"cluster must be from 0 to {len(model.cluster_centers_) - 1}, got {cluster}")
     rows = None if X is None else np.asarray(X)
@@ -95,7 +95,7 @@ def cluster_grid(
 
 
 def as_pictures(images: str | os.PathLike[str] | Sequence[Any] | NDArray[Any]) -> Pictures:
-    """Pictures of a folder or a file, of an array of them, or of a list of paths and arrays."""
+    """Pictures from a folder or a file, an array of pictures, or a list of paths and arrays."""
     if isinstance(images, str | os.PathLike):
         return open_pictures(images)
     if isinstance(images, np.ndarray):

@@ -1,4 +1,4 @@
-"""What the address of a page asks for. What is not as it should be is the asker's mistake, and answered with 400."""
+"""Parameters in page addresses; invalid ones are answered with status 400."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_LETTERS = 200
 
 
 class Params:
-    """The parameters of an address.
+    """Validated query parameters.
 
     Examples
     --------
@@ -27,11 +27,11 @@ class Params:
         self._given = given
 
     def has(self, name: str) -> bool:
-        """Whether a parameter is there, and not empty."""
+        """Whether a parameter is given and not empty."""
         return bool(self._given.get(name))
 
     def integer(self, name: str, default: int, *, least: int, most: int) -> int:
-        """A whole number."""
+        """Integer within limits."""
         text = self._given.get(name) or str(default)
         plain = text.isascii() and text.isdigit() and len(text) < 19
         if not (plain and least <= int(text) <= most):
@@ -39,21 +39,21 @@ class Params:
         return int(text)
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
-        """One of some words, the first by default."""
+        """One of some words, by default the first."""
         text = self._given.get(name) or choices[0]
         if text not in choices:
             raise HTTPException(400, f"{name} must be one of {', '.join(choices)}")
         return text
 
     def text(self, name: str) -> str:
-        """Some letters."""
+        """Short text."""
         text = self._given.get(name, "").strip()
         if len(text) > MOST_LETTERS:
             raise HTTPException(400, f"{name} must have at most {MOST_LETTERS} letters, got {len(text)}")
         return text
 
     def box(self, name: str) -> Box | None:
-        """A box x1,y1,x2,y2, if there is one."""
+        """Box x1,y1,x2,y2, or None."""
         if not self.has(name):
             return None
         try:

@@ -1,4 +1,4 @@
-"""What items look like: small pictures of image files or arrays, or a drawing of the vector itself."""
+"""Pictures of items: thumbnails of image files or arrays, or drawings of vectors."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ from closure_kmeans.files import library
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Pixels of the longer side, of a small picture and of a large one.
+# Longer side in pixels of small and large pictures.
 SMALL, LARGE = 160, 1200
-# Small pictures that are kept.
+# Cached small pictures.
 MOST_KEPT = 8192
 QUALITY = 85
-# The values of a SIFT descriptor: 4 x 4 cells of 8 directions.
+# A SIFT descriptor has 4 x 4 cells of 8 orientations.
 CELLS, DIRECTIONS = 4, 8
-# Petals shorter than that are left out; half the width of one, relative to its length.
+# Shortest petal that is drawn, and half the width of a petal relative to its length.
 SHORTEST, SLIMNESS = 0.7, 0.17
-# Bars that a vector is drawn as, at most.
+# Bars in a drawing of a vector, at most.
 MOST_BARS = 64
 
 
 class Encoded(NamedTuple):
-    """A picture as it is sent."""
+    """Encoded picture."""
 
     content: bytes
     media_type: str
 
 
 class Pictures:
-    """The pictures of items, made when they are asked for; the last ones are kept.
+    """Pictures of items, made on demand; small ones are cached.
 
     Parameters
     ----------
     read : callable
-        The pixels of an item that are enough for a side of so many pixels.
+        Function of item and side that returns pixels, sufficient for a longer side of this length.
     n_items : int
+        Number of items.
     """
 
     def __init__(self, read: Callable[[int, int], NDArray[np.uint8]], n_items: int) -> None:
@@ -61,12 +62,12 @@ class Pictures:
         return encode(self._read(item, SMALL), SMALL)
 
     def large(self, item: int) -> Encoded:
-        """The picture of an item, large enough to look at."""
+        """Large picture of an item."""
         return encode(self._read(item, LARGE), LARGE)
 
 
 def open_pictures(source: str | os.PathLike[str], names: Sequence[str] | None = None) -> Pictures:
-    """The pictures of a folder, in the order of their paths or of some names; or those of an array in an .npy file."""
+    """Pictures of a folder, sorted by path or in the order of ``names``; or of an array in an .npy file."""
     path = Path(source)
     if path.is_dir():
         return folder_pictures(path, names)
@@ -77,7 +78,7 @@ def open_pictures(source: str | os.PathLike[str], names: Sequence[str] | None = 
 
 
 def folder_pictures(folder: Path, names: Sequence[str] | None = None) -> Pictures:
-    """Pictures of files. Names are paths below the folder, as a column of the metadata has them."""
+    """Pictures of files. ``names`` are paths below the folder, for example from a metadata column."""
     library("PIL", "explore", "pictures")
     from closure_kmeans.features import list_images
     from closure_kmeans.retrieval.collection import is_inside
@@ -93,7 +94,7 @@ def folder_pictures(folder: Path, names: Sequence[str] | None = None) -> Picture
 
 
 def array_pictures(pixels: NDArray[Any]) -> Pictures:
-    """Pictures of an array of shape (n, height, width) or (n, height, width, 3) of bytes."""
+    """Pictures of a uint8 array of shape (n, height, width) or (n, height, width, 3)."""
     fits = pixels.ndim == 3 or (pixels.ndim == 4 and pixels.shape[3] == 3)
     if pixels.dtype != np.uint8 or not fits or 0 in pixels.shape:
         raise ValueError(
@@ -109,7 +110,7 @@ def array_pictures(pixels: NDArray[Any]) -> Pictures:
 
 
 def read_pixels(path: Path, side: int) -> NDArray[np.uint8]:
-    """The pixels of a file, in colour, upright and shrunk; large JPEG files are decoded at a lower resolution."""
+    """Read a file in colour, upright and shrunk; large JPEG files are decoded at a lower resolution."""
     from closure_kmeans.features.images import MAX_PIXELS, at_most, decode, name_of, to_bytes
 
     name = name_of(path, None)
@@ -119,12 +120,12 @@ def read_pixels(path: Path, side: int) -> NDArray[np.uint8]:
 
 
 def picture_of_file(path: Path, side: int) -> Encoded:
-    """A file as it is sent."""
+    """Encoded picture of a file."""
     return encode(read_pixels(path, side), side)
 
 
 def shrink(pixels: NDArray[np.uint8], side: int) -> Image:
-    """A picture whose longer side has at most so many pixels."""
+    """Shrink a picture so that its longer side has at most ``side`` pixels."""
     from PIL import Image
 
     image = Image.fromarray(pixels)
@@ -133,7 +134,7 @@ def shrink(pixels: NDArray[np.uint8], side: int) -> Image:
 
 
 def encode(pixels: NDArray[np.uint8], side: int) -> Encoded:
-    """A JPEG file of pixels, shrunk to a longer side; what is transparent lies on white."""
+    """Encode pixels as JPEG, shrunk to a longer side; transparent pixels are blended with white."""
     from PIL import Image
 
     image = shrink(pixels, side)
@@ -149,7 +150,7 @@ def encode(pixels: NDArray[np.uint8], side: int) -> Encoded:
 
 
 def draw_vector(row: NDArray[Any]) -> Encoded:
-    """A drawing of a vector: one of 128 values above zero as the SIFT descriptor that it will be, others as bars."""
+    """Draw a vector: 128 non-negative values as a SIFT descriptor, others as bars."""
     values = np.asarray(row, np.float64)
     is_sift = len(values) == CELLS * CELLS * DIRECTIONS and values.min() >= 0
     path = _roses(values) if is_sift else _bars(values)
@@ -162,7 +163,7 @@ def draw_vector(row: NDArray[Any]) -> Encoded:
 
 
 def _roses(values: NDArray[np.float64]) -> str:
-    """A rose for each cell of a SIFT descriptor: a petal in each direction, as long as the gradients are strong."""
+    """Draw a SIFT descriptor: one rose per cell, with a petal per orientation of the length of its value."""
     width = 64 / CELLS
     lengths = (width / 2) * values.reshape(CELLS, CELLS, DIRECTIONS) / max(values.max(), np.finfo(float).tiny)
     angles = np.arange(DIRECTIONS) * (2 * math.pi / DIRECTIONS)
@@ -179,7 +180,7 @@ def _roses(values: NDArray[np.float64]) -> str:
 
 
 def _bars(values: NDArray[np.float64]) -> str:
-    """Bars up and down from a middle line: the values, or means of some side by side where they are many."""
+    """Draw values as bars around a middle line; means of adjacent values if there are many."""
     finite = np.nan_to_num(values)
     means = np.array([part.mean() for part in np.array_split(finite, min(len(finite), MOST_BARS))])
     heights = 28 * means / max(np.abs(means).max(), np.finfo(float).tiny)
@@ -196,7 +197,7 @@ def _bars(values: NDArray[np.float64]) -> str:
 
 
 def missing(reason: str) -> Encoded:
-    """What stands for a picture that cannot be shown."""
+    """Placeholder of a missing picture."""
     svg = (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 64 64"><rect width="64" height="64" fill="#8884"/>'
         '<path d="M20 24h24v18H20zM24 38l6-7 5 5 3-3 4 5" fill="none" stroke="#888" stroke-width="1.5"/>'

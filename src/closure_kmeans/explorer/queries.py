@@ -1,4 +1,4 @@
-"""Queries: photos that were sent, and what an index finds for them."""
+"""Queries: uploaded photos and images of the index, and their results."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from closure_kmeans.retrieval.verification import align
 if TYPE_CHECKING:
     from closure_kmeans.retrieval import ImageIndex, Query, Result
 
-# Photos that are kept for further queries; then those are forgotten that were not asked about for longest. More than
-# wait in any line, so that none is forgotten before its turn.
+# Uploads that are kept; the least recently used ones are deleted. More than can wait in line, so that none is deleted
+# before its turn.
 MOST_UPLOADS = 256
 N_RESULTS, N_VERIFIED = 24, 200
-# Of an image that is gone.
+# Assumed size of a missing image.
 UNKNOWN_SIZE = 400, 300
 
 
 class Upload(NamedTuple):
-    """A photo that was sent."""
+    """An uploaded photo."""
 
     key: str
-    name: str  # as its sender calls it
+    name: str  # name given by the client
     path: Path
 
 
 class Question(NamedTuple):
-    """What is searched for: an image of the index or a photo that was sent, or what is in a box on it."""
+    """A query: an image of the index or an upload, optionally a box on it."""
 
     source: int | Upload
     box: Box | None = None
@@ -46,32 +46,33 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What was found, and how long it took."""
+    """Results of a query, and timings."""
 
     results: list[Result]
     n_regions: int
-    feature_ms: float | None  # None where the index had them
+    feature_ms: float | None  # None if the index had the features
     search_ms: float
 
 
 class Match(NamedTuple):
-    """Two images, and the lines between the regions that they share."""
+    """Two images and the lines between their matched regions."""
 
-    sizes: tuple[tuple[int, int], tuple[int, int]]  # width and height of the one and of the other
-    lines: list[tuple[float, float, float, float]]  # x, y in the one and x, y in the other
+    sizes: tuple[tuple[int, int], tuple[int, int]]  # width and height of each image
+    lines: list[tuple[float, float, float, float]]  # x, y in the first and x, y in the second image
     n_regions: tuple[int, int]
 
 
 class Searches:
-    """An index that is asked, and the photos that it is asked about.
+    """Searches of an index by its own images and by uploads.
 
     Parameters
     ----------
     index : ImageIndex
+        The index.
     index_path : str
-        Where it was read from.
+        Path that it was read from.
     folder : Path
-        Where to keep photos that are sent.
+        Folder for uploads.
     """
 
     def __init__(self, index: ImageIndex, index_path: str, folder: Path) -> None:
@@ -82,20 +83,20 @@ class Searches:
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
-        """Compile, or load, now what the first query would wait for."""
-        with suppress(ValueError):  # an image without features
+        """Compile or load everything that the first query needs."""
+        with suppress(ValueError):  # the image may have no features
             self.match(Question(0), 0)
             self.answer(Question(0))
 
     # -- photos that were sent -----------------------------------------------------------------------------------------
 
     def new_upload(self, name: str) -> Upload:
-        """A place for a photo; it is kept once it is known to be one."""
+        """Create a path for an upload, which is registered by ``keep``."""
         key = secrets.token_urlsafe(12)
         return Upload(key, Path(name).name or "photo", self._folder / key)
 
     def keep(self, upload: Upload) -> tuple[int, int]:
-        """Keep a photo whose file is written, and tell its size; an ``ImageError`` if it is none."""
+        """Register a written upload and return its size; raises ``ImageError`` and deletes a file that is no image."""
         from closure_kmeans.features.images import MAX_PIXELS, ImageError, at_most, decode
 
         max_side = self.index.extraction.max_side
@@ -113,7 +114,7 @@ class Searches:
         return size
 
     def upload(self, key: str) -> Upload | None:
-        """A photo that was sent and is still there."""
+        """Upload of a key, if it still exists."""
         with self._lock:
             if key in self._uploads:
                 self._uploads.move_to_end(key)
@@ -122,17 +123,17 @@ class Searches:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def path_of(self, question: Question) -> Path:
-        """Where the image of a question is."""
+        """Path of the image of a question."""
         source = question.source
         return source.path if isinstance(source, Upload) else self.index.path_of(source)
 
     def name_of(self, question: Question) -> str:
-        """What the image of a question is called."""
+        """Name of the image of a question."""
         source = question.source
         return source.name if isinstance(source, Upload) else self.index.names[source]
 
     def answer(self, question: Question) -> Answer:
-        """Search; a ``ValueError`` says why there is nothing to search for."""
+        """Search; raises a ``ValueError`` if the question has no features."""
         began = time.perf_counter()
         query = self._query(question)
         asked = time.perf_counter()
@@ -146,7 +147,7 @@ class Searches:
         )
 
     def match(self, question: Question, image: int) -> Match:
-        """Which regions of a question's image are in the right place in an image of the index."""
+        """Match a question's image with an image of the index."""
         here, there = self._query(question).places, self.index.places_of(image)
         pairs = align(here, there).pairs
         lines = np.hstack([here.keypoints[pairs[:, 0], :2], there.keypoints[pairs[:, 1], :2]])
@@ -160,7 +161,7 @@ class Searches:
         )
 
     def command(self, question: Question) -> str:
-        """The same query as a command."""
+        """Shell command for the same query."""
         source = question.source
         path = source.name if isinstance(source, Upload) else str(self.index.path_of(source))
         words = ["closure-kmeans", "retrieval", "query", self.index_path, path]
@@ -178,7 +179,7 @@ class Searches:
 
 
 def picture_size(path: Path, keypoints: NDArray[np.float32] | None = None) -> tuple[int, int]:
-    """The width and height of an image file, upright; of one that is gone, as far as it has regions."""
+    """Width and height of an image file, upright; of a missing file, the extent of its keypoints."""
     from PIL import ExifTags, Image
 
     from closure_kmeans.features.images import FORMATS, TURNED
@@ -187,7 +188,7 @@ def picture_size(path: Path, keypoints: NDArray[np.float32] | None = None) -> tu
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             turned = image.getexif().get(ExifTags.Base.Orientation) in TURNED
-    except Exception:  # damaged files raise whatever the decoder stumbled over
+    except Exception:  # damaged files raise errors of many types
         corner = UNKNOWN_SIZE if keypoints is None else np.ceil(keypoints[:, :2].max(axis=0)).astype(int) + 1
         return int(corner[0]), int(corner[1])
     return (height, width) if turned else (width, height)

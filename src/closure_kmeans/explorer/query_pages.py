@@ -1,4 +1,4 @@
-"""The pages of an index: an image to search for, its ranking, and two images side by side."""
+"""Pages of an index: image choice, ranking, comparison of two images."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from closure_kmeans.explorer.queries import Question, Searches, Upload, picture_
 from closure_kmeans.explorer.site import Site, number_in
 
 IMAGES_PER_PAGE = 60
-# Threads that decode photos and search: further ones wait in line, and pages and pictures do not wait for them.
+# Threads for decoding and search. Further queries wait; pages and pictures do not.
 SEARCH_THREADS = 2
-# Bytes of a photo that is sent.
+# Limit on the size of an upload.
 MOST_BYTES = 24 << 20
 
 
 class QueryPages:
-    """Questions to an index."""
+    """Pages of an index."""
 
     def __init__(self, site: Site, searches: Searches) -> None:
         self._site, self._searches = site, searches
         self._searching = CapacityLimiter(SEARCH_THREADS)
 
     def routes(self) -> list[Route]:
-        """Their addresses."""
+        """Routes of the pages."""
         return [
             Route("/query", self.query),
             Route("/query/match", self.match),
@@ -39,7 +39,7 @@ class QueryPages:
         ]
 
     async def query(self, request: Request) -> Response:
-        """A query and its ranking, or the images of the index to choose from."""
+        """Page of a query and its ranking, or the images to choose from."""
         params = Params(request.query_params)
         searching = self._searching if params.has("image") or params.has("upload") else None
         return await to_thread.run_sync(self._answer, request, limiter=searching)
@@ -76,7 +76,7 @@ class QueryPages:
         )
 
     async def match(self, request: Request) -> Response:
-        """Two images side by side, and lines between what they share."""
+        """Page of two images side by side, with lines between matched regions."""
         return await to_thread.run_sync(self._match, request, limiter=self._searching)
 
     def _match(self, request: Request) -> Response:
@@ -101,7 +101,7 @@ class QueryPages:
         )
 
     async def receive(self, request: Request) -> Response:
-        """Take a photo, never more of it than is allowed; its key is for queries."""
+        """Receive an upload, up to the size limit; returns its key."""
         searches = self._searches
         upload = searches.new_upload(Params(request.query_params).text("name"))
         n_bytes = 0
@@ -115,7 +115,7 @@ class QueryPages:
             await to_thread.run_sync(searches.keep, upload, limiter=self._searching)
         except BaseException as error:
             upload.path.unlink(missing_ok=True)
-            if isinstance(error, ValueError):  # no image
+            if isinstance(error, ValueError):  # not an image
                 raise HTTPException(415, str(error)) from error
             if isinstance(error, ClientDisconnect):
                 raise HTTPException(400, "the photo did not come whole") from error
@@ -133,19 +133,19 @@ class QueryPages:
         return Question(params.integer("image", 0, least=0, most=len(self._searches.index) - 1), box, rerank)
 
     def _source(self, question: Question) -> dict[str, Any]:
-        """How the image of a question is named in addresses."""
+        """Address parameters and picture address of a question's image."""
         source = question.source
         if isinstance(source, Upload):
             return {"upload": source.key, "picture": f"/uploads/{source.key}/picture"}
         return {"image": source, "picture": f"/index/{source}/picture"}
 
     async def index_picture(self, request: Request) -> Response:
-        """An image of the index."""
+        """Picture of an image of the index."""
         index = self._searches.index
         return await self._site.file_picture(request, index.path_of(number_in(request, "image", len(index))))
 
     async def upload_picture(self, request: Request) -> Response:
-        """A photo that was sent."""
+        """Picture of an upload."""
         return await self._site.file_picture(request, self._upload(request.path_params["key"]).path)
 
     def _upload(self, key: str) -> Upload:

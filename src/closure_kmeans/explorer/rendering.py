@@ -1,4 +1,4 @@
-"""Templates, and how numbers are written in them."""
+"""Jinja templates and number formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STYLE = "style.css"
 
 
 def make_environment() -> Environment:
-    """The templates of the pages, the report and the notebook. All that is filled in is escaped."""
+    """Jinja environment for pages and reports; escapes all values."""
     environment = Environment(
         loader=PackageLoader("closure_kmeans.explorer"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -20,27 +20,27 @@ def make_environment() -> Environment:
 
 
 def count(value: float) -> str:
-    """A number of things."""
+    """Format a count."""
     return f"{value:,.0f}"
 
 
 def measure(value: float) -> str:
-    """A distance, or another number that need not be exact: four digits, also where the last ones are zeros."""
+    """Format a distance or another approximate number with four significant digits, keeping trailing zeros."""
     return f"{value:,.0f}" if abs(value) >= 999.95 else f"{value:#.4g}"
 
 
 def percent(value: float) -> str:
-    """A share; what is left of rounding errors is none."""
+    """Format a fraction; rounding errors become 0."""
     return f"{100 * value:.0f} %" if value >= 0.0995 or value < 1e-9 else f"{100 * value:.2g} %"
 
 
 def plural(number: float, noun: str) -> Markup:
-    """A number of things, with what they are."""
+    """Format a count with its noun."""
     return Markup("{} {}").format(count(number), noun if number == 1 else noun + "s")
 
 
 def pages(page: int, n_pages: int) -> list[int | None]:
-    """The numbers of the pages to offer: the first, the last and those around this one; None for a gap."""
+    """Page numbers to link: the first, the last and the neighbours of this one; None for a gap."""
     shown = sorted({1, n_pages, *range(max(1, page - 2), min(n_pages, page + 2) + 1)})
     offered: list[Any] = []
     for number in shown:

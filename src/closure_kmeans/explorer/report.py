@@ -1,4 +1,4 @@
-"""The clusters as one HTML file that holds everything it shows, and loads nothing."""
+"""Report: the clusters in one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from closure_kmeans.explorer.pictures import Encoded, draw_vector, missing
 from closure_kmeans.explorer.rendering import STYLE, make_environment, plural
 from closure_kmeans.files import replacing
 
-# Items of a cluster: two rows.
+# Items per cluster: two rows.
 N_ITEMS = 26
 
 
@@ -31,22 +31,22 @@ def write_report(
     descending: bool = True,
     show: str = "random",
 ) -> None:
-    """Write the report, whole or not at all.
+    """Write the report atomically.
 
     Parameters
     ----------
     path : path
-        The name of the HTML file.
+        HTML file to write.
     catalog : Catalog
-        What it is about.
+        Clusters to show.
     n_clusters : int
-        How many clusters to show.
+        Largest number of clusters.
     sort : str
-        One of ``catalog.measures``.
+        Sort key, one of ``catalog.measures``.
     descending : bool
-        Whether the largest come first.
+        Whether to sort in descending order.
     show : str
-        Which items to show of a cluster: one of ``catalog.shows``, if there are any.
+        Order of items, one of ``catalog.shows`` if there are any.
     """
     clusters = catalog.find(sort, descending=descending)[:n_clusters].tolist()
     fit = fit_of_model(catalog.model)
@@ -76,11 +76,11 @@ def write_report(
 
 
 def look_of(catalog: Catalog, item: int) -> str | None:
-    """The picture of an item as the text of an address; None for an item that is shown by its title."""
+    """Picture of an item as a data URL; None for an item that is shown by its title."""
     if catalog.pictures is not None:
         try:
             return embedded(catalog.pictures.small(item))
-        except (ValueError, OSError):  # gone, or damaged
+        except (ValueError, OSError):  # missing or damaged
             return embedded(missing("missing"))
     row = catalog.row(item)
     if catalog.metadata is not None or row is None:
@@ -89,5 +89,5 @@ def look_of(catalog: Catalog, item: int) -> str | None:
 
 
 def embedded(picture: Encoded) -> str:
-    """A picture as the text of an address."""
+    """Data URL of a picture."""
     return f"data:{picture.media_type};base64,{base64.b64encode(picture.content).decode()}"

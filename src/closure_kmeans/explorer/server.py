@@ -1,4 +1,4 @@
-"""The server: on this machine alone, unless another address is asked for."""
+"""HTTP server, by default on the loopback interface only."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ import uvicorn
 from closure_kmeans.explorer.guard import LOOPBACK
 
 HERE = "127.0.0.1"
-# The port that is taken if it is free and no other is asked for.
+# Default port, if it is free.
 USUAL_PORT = 8643
-# Addresses that mean all that this machine has: it can be called by any of its names there.
+# Wildcard addresses, under which the machine is reachable by any of its names.
 EVERYWHERE = ("0.0.0.0", "::", "")
-# A parameter of glibc's mallopt, and bytes from which on memory is mapped and so returned to the system when freed.
+# Parameter of glibc's mallopt, and the size from which on blocks are mapped and so returned to the system when freed.
 M_MMAP_THRESHOLD, MAPPED = -3, 1 << 20
 
 
 def access(host: str, bound: str) -> dict[str, Any]:
-    """Who may ask a server at an address, as ``make_app`` takes it: this machine, or whoever has the token.
+    """Access control of a server, as arguments of ``make_app``: local requests, or requests with a token.
 
-    A host is called as the user did, or by the address that it was ``bound`` to.
+    ``host`` is the name that the user gave, ``bound`` the address that the socket is bound to.
     """
     if host in ("localhost", "127.0.0.1", "::1"):
         return {"hosts": LOOPBACK, "token": None}
@@ -38,9 +38,9 @@ def access(host: str, bound: str) -> dict[str, Any]:
 
 
 def bind(host: str, port: int | None) -> socket.socket:
-    """A socket at a port; without one, at the usual port or else any that is free."""
+    """Listen on a port; without one, on the default port or, if it is in use, on any free port."""
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    if os.name == "posix":  # elsewhere two programs could then have one port
+    if os.name == "posix":  # on Windows it would let two programs share a port
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     wanted = USUAL_PORT if port is None else port
     try:
@@ -58,14 +58,14 @@ def bind(host: str, port: int | None) -> socket.socket:
 
 
 def address(listening: socket.socket, token: str | None) -> str:
-    """What to open in a browser."""
+    """Address to open in a browser."""
     host, port = listening.getsockname()[:2]
     named = "localhost" if host in EVERYWHERE else f"[{host}]" if ":" in host else host
     return f"http://{named}:{port}/" + (f"?token={token}" if token else "")
 
 
 def serve(app: Any, listening: socket.socket, *, open_browser: str | None, prepare: Callable[[], Any]) -> None:
-    """Answer requests until interrupted; ``prepare`` runs beside it."""
+    """Serve until interrupted; runs ``prepare`` in another thread."""
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, server_header=False)
     )
@@ -78,14 +78,14 @@ def serve(app: Any, listening: socket.socket, *, open_browser: str | None, prepa
 
 
 def _return_freed_memory() -> None:
-    """Fix glibc's threshold for mapped memory, which it raises by default: each thread would keep what it has freed."""
-    with suppress(AttributeError, OSError, TypeError):  # another C library
+    """Fix glibc's mmap threshold, which otherwise grows: each thread would keep memory that it has freed."""
+    with suppress(AttributeError, OSError, TypeError):  # not glibc
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED)
 
 
 @contextmanager
 def running(app: Any) -> Iterator[str]:
-    """Answer requests of this machine beside the program, until the block ends; yields the address, without a slash."""
+    """Serve on the loopback interface inside the block; yields the address without a trailing slash."""
     with bind(HERE, None) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
         thread = threading.Thread(target=server.run, args=([listening],))
