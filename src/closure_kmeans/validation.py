@@ -269,7 +269,9 @@ def init(value: str | ArrayLike, n_clusters: int, X: NDArray[Any]) -> str | NDAr
             f"init given as centres must have shape (at most n_clusters, n_features) = ({n_clusters}, {X.shape[1]}), "
             f"got {array.shape}"
         )
-    return _finite_centers("init given as centres", array, precision(X.dtype))
+    found = _finite("init given as centres", array, precision(X.dtype))
+    _check_squares("init given as centres", found)
+    return found
 
 
 def centers(name: str, value: ArrayLike) -> NDArray[Any]:
@@ -277,21 +279,26 @@ def centers(name: str, value: ArrayLike) -> NDArray[Any]:
     array = np.asarray(unmasked(name, value))
     if array.ndim != 2 or 0 in array.shape:
         raise ValueError(f"{name} must be an array of shape (n_clusters, n_features), got {array.shape}")
-    return _finite_centers(name, array, precision(array.dtype))
+    found = _finite(name, array, precision(array.dtype))
+    with np.errstate(over="ignore", invalid="ignore"):
+        _check_squares(name, found - found.mean(axis=0))
+    return found
 
 
-def _finite_centers(name: str, array: NDArray[Any], dtype: type[np.floating[Any]]) -> NDArray[Any]:
+def _finite(name: str, array: NDArray[Any], dtype: type[np.floating[Any]]) -> NDArray[Any]:
     if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
         raise ValueError(f"{name} must hold finite numbers only")
     with np.errstate(over="ignore"):
-        found: NDArray[Any] = array.astype(dtype, copy=False)
-        norms = np.einsum("ij,ij->i", found, found)
+        return array.astype(dtype, copy=False)
+
+
+def _check_squares(name: str, centers: NDArray[Any]) -> None:
+    norms = np.einsum("ij,ij->i", centers, centers)
     if not np.isfinite(norms).all():
         raise ValueError(
-            f"{name} must not hold values whose squares overflow {found.dtype}, "
+            f"{name} must not hold values whose squares overflow {centers.dtype}, "
             f"but row {np.flatnonzero(~np.isfinite(norms))[0]} does"
         )
-    return found
 
 
 def vectors(name: str, value: ArrayLike, centers: NDArray[Any]) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from closure_kmeans import validation as check
 from closure_kmeans.base import LocalKMeans, Problem, fitted_attributes
@@ -169,6 +170,7 @@ class HierarchicalKMeans(LocalKMeans):
     @property
     def levels_(self) -> list[TreeLevel]:
         """The tree, from the root's children down."""
+        check_is_fitted(self, "cluster_centers_")
         return self.center_index_.levels
 
     def _check_parameters(self) -> None:
@@ -241,7 +243,8 @@ class HierarchicalKMeans(LocalKMeans):
         Column l holds nodes of ``levels_[l]``, numbered from 0 in each level; the last column is what ``predict``
         gives.
         """
-        return self.center_index_.paths(self._check(X))
+        rows = self._check(X)
+        return self.center_index_.paths(rows)
 
     def predict(self, X: ArrayLike, *, exact: bool = False) -> NDArray[np.int32]:
         """The cluster that each row comes to as it descends the tree: the nearest child, level by level.
