@@ -14,6 +14,7 @@ from sphinx.application import Sphinx
 from sphinx_gallery.sorting import FunctionSortKey
 
 import closure_kmeans
+from closure_kmeans.base import BaseKMeans
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -144,7 +145,7 @@ def name_aliases(
 
 def describe_fields(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
     """Let the comments behind the fields of a named tuple be their description."""
-    if what != "class" or not hasattr(thing, "_fields"):
+    if what != "class" or not hasattr(thing, "_fields") or "Parameters" in lines:  # described by the docstring
         return
     found = re.findall(r"^    (\w+): ([^#\n=]+?)(?: = [^#\n]+?)?(?:  # (.+))?$", inspect.getsource(thing), re.MULTILINE)
     comments = {field: (kind, comment) for field, kind, comment in found}
@@ -156,14 +157,20 @@ def describe_fields(app: Sphinx, what: str, name: str, thing: Any, options: Any,
     lines[at:at] = [*attributes, ""]
 
 
+# Methods of ``CenterIndex`` that are for the library itself.
+UNCHECKED = ("find", "find_several", "relative", "grouped", "pack", "unpack")
+
+
 def skip_member(app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out the fields of named tuples, which ``describe_fields`` has, and what scikit-learn describes."""
+    """Leave out what is described elsewhere: fields of named tuples, and scikit-learn's methods. And ``UNCHECKED``."""
     foreign = (getattr(thing, "__module__", None) or "").startswith("sklearn.")
-    return True if foreign or type(thing).__name__ == "_tuplegetter" else None
+    internal = getattr(thing, "__qualname__", "") in [f"CenterIndex.{method}" for method in UNCHECKED]
+    return True if foreign or internal or type(thing).__name__ == "_tuplegetter" else None
 
 
 def setup(app: Sphinx) -> None:
     """Connect what is above."""
+    delattr(BaseKMeans, "__new__")  # it takes anything, and Sphinx would show that instead of the parameters
     app.connect("builder-inited", copy_results, priority=100)
     app.connect("builder-inited", forget_pages, priority=100)
     app.connect("source-read", stay_inside)

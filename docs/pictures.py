@@ -19,7 +19,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon
 from numpy.typing import NDArray
 from scipy.spatial import ConvexHull, Voronoi, voronoi_plot_2d
 
-from closure_kmeans import ClosureKMeans
+from closure_kmeans import ClosureKMeans, Method
 from closure_kmeans.metrics import exact_labels
 from closure_kmeans.parallel import Threads
 from closure_kmeans.trees import RandomPartition, grow_partition
@@ -97,7 +97,7 @@ def draw_active_points() -> Figure:
 def draw_closure() -> Figure:
     """One cluster, and its closure over one tree and over three."""
     X = points_in_two_dimensions(1200)
-    labels = ClosureKMeans(40, random_state=0, neighborhoods="all").fit_predict(X)
+    labels = ClosureKMeans(40, random_state=0, method=Method(neighborhoods="all")).fit_predict(X)
     sizes = np.bincount(labels)
     middle = np.array([np.square(X[labels == j].mean(axis=0) - X.mean(axis=0)).sum() for j in range(40)])
     cluster = labels == np.argmin(np.where(sizes > 24, middle, np.inf))
@@ -140,9 +140,10 @@ def draw_fit() -> Figure:
     """A fit in four frames."""
     X = points_in_two_dimensions(3000)
     figure, axes = frames(4, height=5.9, width=7, rows=2)
-    last = ClosureKMeans(60, leaf_size=32, neighborhoods="fresh", tol=0, random_state=0).fit(X).n_iter_
+    method = Method(leaf_size=32, neighborhoods="fresh")
+    last = ClosureKMeans(60, tol=0, method=method, random_state=0).fit(X).n_iter_
     for ax, n in zip(axes, (1, 2, 5, last), strict=True):
-        model = ClosureKMeans(60, leaf_size=32, neighborhoods="fresh", tol=0, max_iter=n, random_state=0).fit(X)
+        model = ClosureKMeans(60, max_iter=n, tol=0, method=method, random_state=0).fit(X)
         ax.scatter(*X.T, s=4, color=shades(model.labels_), linewidths=0)
         ax.scatter(*model.cluster_centers_.T, s=14, marker="+", color="black", linewidths=0.9)
         step = model.history_[-1]
@@ -153,7 +154,7 @@ def draw_fit() -> Figure:
 def draw_leaf() -> Figure:
     """The leaf as a small product: a sketch with real distances."""
     X = points_in_two_dimensions(1200)
-    model = ClosureKMeans(40, random_state=0, neighborhoods="all", max_iter=2).fit(X)
+    model = ClosureKMeans(40, max_iter=2, method=Method(neighborhoods="all"), random_state=0).fit(X)
     leaf = leaves_of(grow(X, 90, 1))
     kinds = np.array([len(np.unique(model.labels_[leaf == number])) for number in range(90)])
     members = np.flatnonzero(leaf == np.argmax(kinds))
@@ -216,17 +217,17 @@ def draw_flow() -> Figure:
         ax.add_patch(FancyArrowPatch(begin, end, connectionstyle=f"arc3,rad={bend}", **style))
 
     box(0.05, 4.4, "vectors/", "files and arrays → rows")
-    box(2.65, 4.4, "points.py", "rows in the order of a tree")
-    box(5.25, 4.4, "partition.py", "random trees as arrays")
-    box(7.8, 4.4, "initialize.py", "the first labels")
+    box(2.65, 4.4, "stores/", "rows in the order of a tree")
+    box(5.25, 4.4, "trees.py", "random trees as arrays")
+    box(7.8, 4.4, "starts.py", "the first labels")
     for x in (2.22, 4.82, 7.4):
         arrow((x, 4.83), (x + 0.38, 4.83))
 
     ax.add_patch(FancyBboxPatch((0.05, 2.05), 9.9, 1.85, boxstyle=rounded, facecolor="#f3f6f8", edgecolor=PALE))
-    loop = "iteration.py: again and again, until the distortion hardly falls"
+    loop = "closure.py and iteration.py: again and again, until the distortion hardly falls"
     ax.text(0.2, 3.68, loop, va="center", fontsize=9, color=INK)
     box(0.25, 2.6, "neighborhoods.py", "which leaves to look at", RED)
-    box(2.7, 2.6, "closure.py", "assign inside the leaves", RED)
+    box(2.7, 2.6, "assignment.py", "assign inside the leaves", RED)
     box(5.15, 2.6, "clusters.py", "means; refill the empty", RED)
     box(7.6, 2.6, "recorder.py", "record, stop, checkpoint", RED)
     for x in (2.42, 4.87, 7.32):
@@ -235,7 +236,7 @@ def draw_flow() -> Figure:
     arrow((8.87, 4.38), (8.87, 3.94))
 
     box(0.05, 0.7, "estimator.py", "the model: fit, predict", GREEN)
-    box(2.65, 0.7, "quantizer.py", "nearest centre of new rows", GREEN)
+    box(2.65, 0.7, "search.py", "nearest centre of new rows", GREEN)
     box(5.25, 0.7, "storage.py, export.py", "to files, to other tools", GREEN)
     box(7.8, 0.7, "cli/, explorer/", "for those who use it", GREEN)
     for x in (2.22, 4.82, 7.4):

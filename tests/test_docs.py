@@ -184,6 +184,13 @@ def test_the_versions_of_python_are_the_same_everywhere():
         assert f"python: {versions}\n".replace("'", '"') in text, workflow
 
 
+def test_the_citation_has_the_version():
+    import closure_kmeans
+
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"\nversion: {closure_kmeans.__version__}\n" in citation
+
+
 def test_the_examples_about_files_leave_what_they_say(place):
     follow(DOCS / "files.md")
     assert sorted(path.name for path in place.iterdir()) == [
@@ -238,7 +245,7 @@ def test_the_api_page_has_every_public_name():
     import closure_kmeans
     from closure_kmeans import baselines, distributed, export, features, metrics, retrieval, vectors
 
-    listed = re.findall(r"^   (\w+)$", (DOCS / "api.rst").read_text("utf-8"), re.MULTILINE)
+    listed = re.findall(r"^(?:   |\.\. data:: )(\w+)$", (DOCS / "api.rst").read_text("utf-8"), re.MULTILINE)
     own = {
         name
         for module in (export, metrics)
