@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import closures
 
 from closure_kmeans import ClosureKMeans, balance, closure
 from closure_kmeans.clusters import Clusters
@@ -37,7 +38,7 @@ def bits(model):
 )
 def test_no_cluster_is_larger(X, free, parameters, cost):
     assert free.cluster_sizes_.max() > 75
-    model = ClosureKMeans(200, random_state=0, **parameters).fit(X)
+    model = closures(200, random_state=0, **parameters).fit(X)
     assert model.stopped_by_ == "converged"
     assert model.cluster_sizes_.max() <= parameters["max_size"]
     assert model.cluster_sizes_.min() > 0
@@ -49,7 +50,7 @@ def test_no_cluster_is_larger(X, free, parameters, cost):
 
 
 def test_clusters_that_are_too_large_shrink(X, free):
-    model = ClosureKMeans(200, init=free, random_state=0, max_size=60).fit(X)
+    model = ClosureKMeans(200, init=free.cluster_centers_, random_state=0, max_size=60).fit(X)
     assert model.cluster_sizes_.max() <= 60
 
 
@@ -90,15 +91,15 @@ def test_the_penalised_objective_never_rises_in_an_iteration(seed, k, slack, rul
     steps = []
 
     def observed(points, state, *arguments, **options):
-        outcome = take_step(points, state, *arguments, **options)
+        outcome = lower(points, state, *arguments, **options)
         np.testing.assert_array_equal(outcome.state.clusters.penalties, state.clusters.penalties)
         steps.append((state.clusters.penalized_inertia, outcome.state.clusters.penalized_inertia))
         return outcome
 
-    take_step = closure.take_step
+    lower = closure.lower
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(closure, "take_step", observed)
-        model = ClosureKMeans(
+        patch.setattr(closure, "lower", observed)
+        model = closures(
             k, max_size=slack * 80 / k, rule=rule, metric=metric, leaf_size=20, neighborhoods="fresh", max_iter=15
         ).fit(X)
     assert len(steps) == model.n_iter_

@@ -9,11 +9,12 @@ import pytest
 import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import closures
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from test_algorithm import AWKWARD, bits, draw_k, rows
 
-from closure_kmeans import ClosureKMeans, parallel, validation
+from closure_kmeans import PAPER, ClosureKMeans, parallel, validation
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans, approximate
 from closure_kmeans.baselines.approximate import grow_forest, search_forest
 from closure_kmeans.baselines.canopy import canopy_axes, centers_inside, draw_canopies
@@ -23,7 +24,7 @@ from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import arrange_points
+from closure_kmeans.stores.memory import arrange_points
 
 MONOTONE = {
     "Lloyd": lambda k, **parameters: LloydKMeans(k, **parameters),
@@ -97,7 +98,7 @@ def test_one_canopy_that_holds_everything_is_lloyd(X):
 def test_all_start_from_the_tree_that_closures_start_from(X):
     """One iteration with closures that cover everything is one of Lloyd's."""
     some = X[:1000].astype(np.float64)
-    paper = ClosureKMeans.paper(30, leaf_size=1000, max_iter=1, tree_dims=16, random_state=5).fit(some)
+    paper = closures(30, method=PAPER, leaf_size=1000, max_iter=1, tree_dims=16, random_state=5).fit(some)
     lloyd = LloydKMeans(30, max_iter=1, random_state=5).fit(some)
     np.testing.assert_array_equal(lloyd.labels_, paper.labels_)
     for method in FLAT.values():
@@ -343,13 +344,13 @@ def test_a_child_without_points_takes_some_of_a_siblings(X):
     """Nodes of 200 points with 3 and 4 children, of which one in the first and two in the second are out of reach."""
     nodes = np.repeat(np.arange(2, dtype=np.int32), 200)
     points, _ = arranged(X[:400], nodes.copy(), 2)
-    centers, starts = X[:7] - points.mean, np.array([0, 3, 7])
+    centers, starts = X[:7] - points.offset, np.array([0, 3, 7])
     centers[[1, 4, 6]] = 1e6
     with Threads(1) as threads:
         labels = assign_children(points, centers, nodes, starts, threads)
     np.testing.assert_array_equal(np.unique(labels[:200]), [0, 1, 2])
     np.testing.assert_array_equal(np.unique(labels[200:]), [3, 4, 5, 6])
-    nearest = reference.nearest_children(X[:400] - points.mean, centers, starts, nodes)
+    nearest = reference.nearest_children(X[:400] - points.offset, centers, starts, nodes)
     assert (labels == nearest).mean() > 0.3
     assert set(np.unique(nearest)) == {0, 2, 3, 5}
 

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from numba import config
 
-from closure_kmeans import ClosureKMeans, Iteration, __version__, cli, load, metrics
+from closure_kmeans import PAPER, ClosureKMeans, Iteration, __version__, cli, load, metrics
 from closure_kmeans.cli.common import duration
 from closure_kmeans.cli.progress import Progress, clock, seconds_left
 from closure_kmeans.compiler import LOGGER, WATCH, say
@@ -37,7 +37,7 @@ def run(monkeypatch):
 
 def test_demo(run, tmp_path):
     output = tmp_path / "demo.png"
-    result = run("demo", "--clusters", 20, "--threads", 1, "--seed", 3, "--output", output)
+    result = run("demo", "--n-clusters", 20, "--n-threads", 1, "--random-state", 3, "--output", output)
     assert result.exit_code == 0, result.output
     assert "2,000 SIFT descriptors into 20 clusters" in result.output
     rows = [line.split() for line in result.output.splitlines() if line.startswith(("ClosureKMeans ", "exact Lloyd "))]
@@ -48,7 +48,7 @@ def test_demo(run, tmp_path):
 
 def test_demo_without_matplotlib(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    result = run("demo", "--clusters", 5, "--output", tmp_path / "demo.png")
+    result = run("demo", "--n-clusters", 5, "--output", tmp_path / "demo.png")
     assert result.exit_code == 0, result.output
     assert "no picture: a picture needs matplotlib: pip install 'closure-kmeans[plot]'" in result.output
     assert list(tmp_path.iterdir()) == []
@@ -57,11 +57,11 @@ def test_demo_without_matplotlib(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--clusters", 0], "0 is not in the range x>=1"),
-        (["--clusters", 3000], "n_clusters must be at most the number of rows, got n_clusters=3000, n_samples=2000"),
-        (["--clusters", "many"], "'many' is not a valid integer"),
-        (["--threads", 0], "0 is not in the range x>=1"),
-        (["--seed", -1], "-1 is not in the range"),
+        (["--n-clusters", 0], "0 is not in the range x>=1"),
+        (["--n-clusters", 3000], "n_clusters must be at most the number of rows, got n_clusters=3000, n_samples=2000"),
+        (["--n-clusters", "many"], "'many' is not a valid integer"),
+        (["--n-threads", 0], "0 is not in the range x>=1"),
+        (["--random-state", -1], "-1 is not in the range"),
         (["--output", "demo.txt"], "the name must end in .pdf or .png or .svg, got 'demo.txt'"),
         (["--output", "nowhere/demo.png"], "the folder 'nowhere' does not exist"),
     ],
@@ -85,7 +85,7 @@ def test_the_picture_must_have_a_place(run, monkeypatch):
 
 def test_help_and_version(run):
     assert "demo" in run("--help").output
-    assert "--clusters" in run("demo", "-h").output
+    assert "--n-clusters" in run("demo", "-h").output
     assert __version__ in run("--version").output
 
 
@@ -134,7 +134,7 @@ def process(*arguments, env=os.environ, **options):
 
 
 def test_fit_is_the_library(run, here):
-    result = run("fit", "rows.u8bin", "-k", 40, "-o", "new.safetensors", "--labels", "labels.npy", "--seed", 7)
+    result = run("fit", "rows.u8bin", "-k", 40, "-o", "new.safetensors", "--labels", "labels.npy", "--random-state", 7)
     assert result.exit_code == 0, result.output
     expected = ClosureKMeans(40, random_state=7).fit(load_sift()[:2000])
     np.testing.assert_array_equal(load("new.safetensors").cluster_centers_, expected.cluster_centers_)
@@ -151,10 +151,11 @@ def test_fit_is_the_library(run, here):
 def test_fit_takes_all_settings(run, here):
     result = run(
         *("fit", "rows.u8bin", "-k", 40, "-o", "new.safetensors", "-q", "--paper", "--max-iter", 4, "--tol", 0.1),
-        *("--leaf-size", 20, "--init", "random", "--threads", 1, "--max-time", "10m", "--accuracy", 0.5),
+        *("--leaf-size", 20, "--init", "random", "--n-threads", 1, "--max-time", "10m", "--target-accuracy", 0.5),
     )
     assert (result.exit_code, result.output) == (0, "")
-    expected = ClosureKMeans.paper(40, random_state=0, max_iter=4, tol=0.1, leaf_size=20, init="random")
+    method = PAPER._replace(leaf_size=20)
+    expected = ClosureKMeans(40, method=method, random_state=0, max_iter=4, tol=0.1, init="random")
     expected.set_params(target_accuracy=0.5)
     assert load("new.safetensors").get_params() == expected.get_params()
 
@@ -164,7 +165,7 @@ def test_fit_takes_all_settings(run, here):
     [
         (("--metric", "cosine"), {"metric": "cosine"}),
         (("--max-size", 70), {"max_size": 70.0}),
-        (("--memory-limit", "5MB", "--scratch", "."), {"memory_limit": "5MB", "scratch": "."}),
+        (("--memory-limit", "5MB"), {"memory_limit": "5MB"}),
     ],
 )
 def test_options_are_those_of_the_library(run, here, options, settings):
@@ -280,7 +281,7 @@ def test_an_interrupt_before_there_is_anything(run, here, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("closure_kmeans.base.arrange_points", interrupt)
+    monkeypatch.setattr("closure_kmeans.stores.memory.arrange_points", interrupt)
     result = run("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "-q")
     assert (result.exit_code, result.output) == (130, "interrupted; what was not finished is not written\n")
     assert not (here / "new.safetensors").exists()
@@ -289,7 +290,7 @@ def test_an_interrupt_before_there_is_anything(run, here, monkeypatch):
     arguments = ("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "-q", "--checkpoint", "ck", "--resume")
     assert run(*arguments, "--max-iter", 2).exit_code == 0
     before = (here / "ck" / "checkpoint.safetensors").read_bytes()
-    monkeypatch.setattr("closure_kmeans.base.arrange_points", interrupt)
+    monkeypatch.setattr("closure_kmeans.stores.memory.arrange_points", interrupt)
     result = run(*arguments)
     command = " ".join(map(str, arguments))
     assert result.exit_code == 130
@@ -305,7 +306,7 @@ def test_predict(run, here):
     X = load_sift()[:2000]
     np.testing.assert_array_equal(np.load("labels.npy"), model.predict(X))
     assert np.load("d.npy").sum() == pytest.approx(-model.score(X))
-    exact = run("predict", "words.safetensors", "rows.u8bin", "-o", "exact.npy", "--exact", "--threads", 1)
+    exact = run("predict", "words.safetensors", "rows.u8bin", "-o", "exact.npy", "--exact", "--n-threads", 1)
     assert exact.exit_code == 0
     np.testing.assert_array_equal(np.load("exact.npy"), model.predict(X, exact=True))
 
@@ -467,7 +468,6 @@ def test_a_closed_stream_that_is_named(here, descriptor, arguments, message):
         ("info pipe.npy", "PATH"),
         ("fit pipe.npy -k 3 -o a.safetensors", "VECTORS"),
         ("fit rows.u8bin -k 3 -o a.safetensors --checkpoint pipe.npy", "--checkpoint"),
-        ("fit rows.u8bin -k 3 -o a.safetensors --scratch pipe.npy", "--scratch"),
         ("retrieval index pipe.npy -o a.index", "PHOTOS"),
         ("retrieval query pipe.npy rows.u8bin", "INDEX"),
         ("retrieval query words.safetensors pipe.npy", "IMAGE"),
@@ -640,7 +640,6 @@ def test_export(run, here):
         ("fit rows.u8bin -k 3 -o a.safetensors --metric manhattan", 2, "'manhattan' is not one of"),
         ("fit rows.u8bin -k 3 -o a.safetensors --memory-limit lots", 1, "memory_limit must be a number of bytes"),
         ("fit rows.u8bin -k 3 -o a.safetensors --memory-limit 1MB", 1, "memory_limit must be at least"),
-        ("fit rows.u8bin -k 3 -o a.safetensors --scratch nowhere", 2, "Directory 'nowhere' does not exist"),
         ("fit rows.u8bin -k 3 -o a.safetensors --max-size 9", 1, "max_size must be at least the mean size"),
         ("fit rows.u8bin -k 3000 -o a.safetensors", 1, "n_clusters must be at most the number of rows"),
         ("fit words.safetensors -k 3 -o a.safetensors", 1, "'words.safetensors' must end in one of .npy, .fvecs"),
@@ -745,8 +744,8 @@ def test_warmup_leaves_nothing_to_compile(tmp_path):
     code = """if True:
         import numpy as np
         from closure_kmeans import ClosureKMeans
-        import closure_kmeans.base, closure_kmeans.quantizer
-        closure_kmeans.base.MANY_CENTERS = closure_kmeans.quantizer.MANY_CENTERS = 20
+        import closure_kmeans.search
+        closure_kmeans.search.MANY_CENTERS = 20
         X = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
         limited = ClosureKMeans(30, memory_limit="16MB")
         for model in (ClosureKMeans(30), ClosureKMeans.paper(30), ClosureKMeans(30, init="random"), limited):
@@ -800,20 +799,30 @@ def test_the_clock(seconds, text):
     assert clock(seconds) == text
 
 
-@pytest.mark.parametrize(("command", "listed"), [("bench", "sift-10k"), ("paper", "distortion, nmi")])
-def test_benchmarks_of_the_repository(command, listed):
-    result = process(command, "--", "--help")
-    assert result.returncode == 0, result.stderr
-    assert listed in " ".join(result.stdout.decode().split())
-    assert process(command, "nothing").returncode == 2
-
-
-@pytest.mark.parametrize("command", ["bench", "paper"])
-def test_benchmarks_without_a_repository(run, tmp_path, monkeypatch, command):
-    monkeypatch.setattr("closure_kmeans.cli.repository._CLONES", (tmp_path,))
+@pytest.mark.parametrize(("command", "module"), [("bench", "benchmarks.rivals"), ("paper", "benchmarks.paper")])
+def test_commands_of_version_0_1(run, command, module):
     result = run(command, "own")
-    assert result.exit_code == 1
-    assert "the benchmarks are a part of the repository, not of the package" in result.output
+    assert result.exit_code == 2
+    assert (
+        f"{command} is no command since version 0.2: in a clone of the repository, use python -m {module}"
+        in " ".join(result.output.split())
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "new"),
+    [
+        (("fit", "rows.u8bin", "-k", 3, "-o", "a.safetensors", "--threads", 2), "--threads is --n-threads"),
+        (("fit", "rows.u8bin", "--clusters", 3, "-o", "a.safetensors"), "--clusters is --n-clusters"),
+        (("fit", "rows.u8bin", "-k", 3, "-o", "a.safetensors", "--dask", "local"), "--dask is --client"),
+        (("demo", "--seed", 3), "--seed is --random-state"),
+        (("retrieval", "index", ".", "--words", 3), "--words is --n-words"),
+    ],
+)
+def test_options_of_version_0_1(run, here, arguments, new):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert f"{new} since version 0.2" in result.output
 
 
 @pytest.mark.parametrize("name", cli.main.commands)

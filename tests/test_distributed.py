@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from click.testing import CliRunner
-from closure_kmeans.distributed.driver import FEWEST_MERGED, MERGED_BYTES, count_merged
-from closure_kmeans.slabs import Totals, nearest_cells
+from models import closures
 from sklearn.base import clone
 
 import closure_kmeans
@@ -27,8 +26,11 @@ from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans, layout, passes
 from closure_kmeans.distributed.cluster import MERGED_TOGETHER, Cluster, local_cluster, plan_merges
 from closure_kmeans.distributed.files import FIT, fit_folder, shared_folder
+from closure_kmeans.distributed.store import FEWEST_MERGED, MERGED_BYTES, count_merged
 from closure_kmeans.environment import environment
 from closure_kmeans.parallel import Threads
+from closure_kmeans.stores.layout import nearest_pieces
+from closure_kmeans.stores.totals import Totals
 from closure_kmeans.vectors import save_vectors
 
 dask = pytest.importorskip("dask")
@@ -91,7 +93,7 @@ def client_of_processes():
 
 def new_model(client, n_clusters=100, **settings):
     parameters = {"n_partitions": 4, "random_state": 0, "max_iter": 6, "client": client} | settings
-    return DistributedClosureKMeans(n_clusters, **parameters)
+    return closures(n_clusters, kind=DistributedClosureKMeans, **parameters)
 
 
 def bits(model):
@@ -141,13 +143,12 @@ def test_the_distortion_never_rises(dtype, metric, seed, threads):
     assert model.inertia_ == pytest.approx(distances, abs=1e-5 * (counted**2).sum())
 
 
-def test_starts_from_centers_and_models(X, threads):
+def test_starts_from_centers(X, threads):
     first = ClosureKMeans(150, random_state=0, max_iter=10).fit(X)
-    for init in (first, first.cluster_centers_):
-        after = new_model(threads, 150, init=init, max_iter=1).fit(X)
-        assert after.inertia_ < first.inertia_
-        assert (after.labels_ == first.labels_).mean() > 0.7
-    more = new_model(threads, 200, init=first, max_iter=1).fit(X)
+    after = new_model(threads, 150, init=first.cluster_centers_, max_iter=1).fit(X)
+    assert after.inertia_ < first.inertia_
+    assert (after.labels_ == first.labels_).mean() > 0.7
+    more = new_model(threads, 200, init=first.cluster_centers_, max_iter=1).fit(X)
     assert more.cluster_sizes_.min() > 0
     assert more.inertia_ < first.inertia_
 
@@ -186,8 +187,9 @@ def test_callbacks_and_interrupts(X, threads):
             raise KeyboardInterrupt
 
     model.set_params(callback=interrupt)
-    with pytest.warns(RuntimeWarning, match="interrupted: the model is as it was after iteration 2"):
+    with pytest.raises(KeyboardInterrupt, match="the model is as it was after iteration 2"):
         model.fit(X)
+    assert (model.n_iter_, model.stopped_by_) == (2, "interrupted")
     distances = ((X - model.cluster_centers_[model.labels_].astype(np.float64)) ** 2).sum()
     assert model.inertia_ == pytest.approx(distances)
 
@@ -276,19 +278,19 @@ def test_a_fit_goes_on(X, threads, tmp_path):
     expected = new_model(threads, max_iter=5).fit(X)
     first = new_model(threads, storage=tmp_path / "fit", max_iter=3).fit(X)
     assert first.n_iter_ == 3
-    after = new_model(threads, storage=tmp_path / "fit", max_iter=5).fit(X)
+    after = new_model(threads, storage=tmp_path / "fit", max_iter=5).fit(X, resume=True)
     assert bits(after)[:3] == bits(expected)[:3]
     with pytest.raises(ValueError, match=f"'{tmp_path}/fit/{FIT}' is of another fit: n_clusters was 100 and is 90"):
-        new_model(threads, 90, storage=tmp_path / "fit").fit(X)
+        new_model(threads, 90, storage=tmp_path / "fit").fit(X, resume=True)
     with pytest.raises(ValueError, match="is of another fit: X was"):
-        new_model(threads, storage=tmp_path / "fit").fit(X[1:])
+        new_model(threads, storage=tmp_path / "fit").fit(X[1:], resume=True)
 
 
 def test_other_values_in_a_dask_array_are_another_fit(threads, X, tmp_path):
     blocks = da.from_array(X, chunks=(500, -1))
     new_model(threads, storage=tmp_path, max_iter=2).fit(blocks)
     with pytest.raises(ValueError, match="is of another fit"):
-        new_model(threads, storage=tmp_path, max_iter=2).fit(da.from_array(X[::-1], chunks=(500, -1)))
+        new_model(threads, storage=tmp_path, max_iter=2).fit(da.from_array(X[::-1], chunks=(500, -1)), resume=True)
 
 
 def test_nothing_else_in_the_storage_is_touched(threads, X, tmp_path):
@@ -315,7 +317,7 @@ def test_a_fit_is_not_resumed_where_it_would_end_in_other_bits(X, threads, tmp_p
     monkeypatch.setattr("numba.config.CPU_NAME", "generic")
     message = "may not end in the same bits here: processor was '.*' and is 'generic .*or remove it to start over"
     with pytest.raises(ValueError, match=message):
-        new_model(threads, storage=tmp_path).fit(X)
+        new_model(threads, storage=tmp_path).fit(X, resume=True)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == before
 
 
@@ -349,7 +351,7 @@ def test_a_killed_driver_is_resumed(X, threads, processes, tmp_path):
     command = [sys.executable, "-c", DRIVER, processes.scheduler.address, str(tmp_path / "fit")]
     assert subprocess.run(command, check=False, env=os.environ).returncode == -signal.SIGKILL
     assert (tmp_path / "fit" / FIT / "centers" / "000003.safetensors").exists()
-    assert bits(new_model(processes, storage=tmp_path / "fit").fit(X)) == expected
+    assert bits(new_model(processes, storage=tmp_path / "fit").fit(X, resume=True)) == expected
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -394,7 +396,7 @@ def poison(path: Path):
 def test_bad_shards(shards, threads, damage, message, tmp_path):
     damage(shards / "1.npy")
     with pytest.raises(ValueError, match=message):
-        new_model(threads, storage=tmp_path / "fit").fit(shards)
+        new_model(threads, storage=tmp_path / "fit").fit(shards, resume=True)
     assert not (tmp_path / "fit" / FIT / "centers").exists()  # nothing that could be taken for a fit
 
 
@@ -428,7 +430,7 @@ def test_files_of_a_fit_that_are_cut(X, threads, tmp_path, name):
     new_model(threads, max_iter=2, storage=tmp_path).fit(X)
     cut(tmp_path / FIT / name)
     with pytest.raises(ValueError, match=name):
-        new_model(threads, max_iter=3, storage=tmp_path).fit(X)
+        new_model(threads, max_iter=3, storage=tmp_path).fit(X, resume=True)
     assert not (tmp_path / FIT / "centers" / "000003.safetensors").exists()
 
 
@@ -472,8 +474,8 @@ def test_storage_that_fills(X, threads, monkeypatch, tmp_path, name):
         patch.setattr("closure_kmeans.vectors.binary.replacing", fill)
         patch.setattr("closure_kmeans.tensors.replacing", fill)
         with pytest.raises(OSError, match=f"{name}.* could not be written: No space left on device"):
-            new_model(threads, max_iter=4, storage=tmp_path / "fit").fit(X)
-    assert bits(new_model(threads, max_iter=4, storage=tmp_path / "fit").fit(X)) == expected
+            new_model(threads, max_iter=4, storage=tmp_path / "fit").fit(X, resume=True)
+    assert bits(new_model(threads, max_iter=4, storage=tmp_path / "fit").fit(X, resume=True)) == expected
 
 
 @pytest.mark.parametrize("protocol", ["memory", "simplecache::file"])
@@ -622,7 +624,7 @@ def test_rows_are_shared_out_in_order(tmp_path):
     for shard, row in enumerate(counts):
         folder.save(f"sorted/{shard:06}.starts.npy", np.cumsum([0, *row])[:, np.newaxis])
     for cuts, (first, last) in zip(
-        pairwise(layout.cut_cells(counts.sum(axis=0), starts)), pairwise(starts), strict=True
+        pairwise(layout.cut_pieces(counts.sum(axis=0), starts)), pairwise(starts), strict=True
     ):
         pieces = layout.find_pieces(folder, 7, *cuts)
         found = [(int(cell), shard) for shard, begin, end in pieces for cell in in_shards[shard][begin:end]]
@@ -640,12 +642,12 @@ def test_tasks_find_the_centers_near_partitions(tmp_path, n_centers, block_pairs
     folder.save_record(passes.LAYOUT, found)
     folder.save("centers.npy", centers)
     monkeypatch.setattr(passes, "CENTERS_READ", 300)
-    monkeypatch.setattr("closure_kmeans.slabs.BLOCK_PAIRS", block_pairs)
+    monkeypatch.setattr("closure_kmeans.stores.layout.BLOCK_PAIRS", block_pairs)
     near = [passes.find_near(passes.Partition(folder, i), "centers.npy", n_centers) for i in range(36)]
     pairs = [pair for part in near for pair in zip(part.partitions.tolist(), part.centers.tolist(), strict=True)]
     distances = ((centers[:, np.newaxis] - cells) ** 2).sum(axis=2)
-    nearest_cells = np.argsort(distances, axis=1)[:, :64]
-    expected = {(partition_of[cell], i) for i in range(n_centers) for cell in nearest_cells[i]}
+    nearest_pieces = np.argsort(distances, axis=1)[:, :64]
+    expected = {(partition_of[cell], i) for i in range(n_centers) for cell in nearest_pieces[i]}
     assert set(pairs) == expected
     assert len(pairs) == len(expected)
     assert (np.concatenate([part.nearest for part in near]) == distances.argmin(axis=0)).all()
@@ -660,7 +662,7 @@ def test_many_cells_take_no_more_memory():
         cells = rng.normal(size=(n_cells, 4)).astype(np.float32)
         tracemalloc.start()
         with Threads(1) as threads:
-            nearest_cells(cells, centers, threads, 8)
+            nearest_pieces(cells, centers, threads, 8)
         peaks.append(tracemalloc.get_traced_memory()[1] - tracemalloc.get_traced_memory()[0])
         tracemalloc.stop()
     assert peaks[1] < 1.2 * peaks[0]

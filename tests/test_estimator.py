@@ -12,13 +12,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import reference
+from models import closures
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from closure_kmeans import ClosureKMeans, Iteration, base, closure, recorder
+from closure_kmeans import PAPER, ClosureKMeans, Iteration, Method, base, estimator, recorder, search, validation
 from closure_kmeans.baselines import (
     ApproximateKMeans,
     CanopyKMeans,
@@ -31,7 +32,8 @@ from closure_kmeans.baselines import (
 )
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import arrange_points
+from closure_kmeans.stores import memory
+from closure_kmeans.stores.memory import arrange_points
 
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -214,7 +216,7 @@ def test_narrow_numbers_are_clustered_like_the_same_numbers_in_float32(X, dtype,
 
 @pytest.mark.parametrize("tree_dims", [16, None])
 def test_bytes_in_float32_are_clustered_as_bytes(X, tree_dims):
-    model = ClosureKMeans(150, tree_dims=tree_dims, random_state=0)
+    model = closures(150, tree_dims=tree_dims, random_state=0)
     narrow, wide = (clone(model).fit(rows) for rows in (X.astype(np.uint8), X))
     assert same(narrow, wide)
     assert wide.cluster_centers_.dtype == np.float32
@@ -259,14 +261,32 @@ def test_the_input_is_left_alone(X, make):
 
 
 def test_the_paper_is_one_call():
-    paper = ClosureKMeans.paper(7, random_state=3, max_trees=4)
-    assert paper.get_params() == ClosureKMeans(7, random_state=3, max_trees=4).get_params() | {
-        "leaf_size": 10,
-        "neighborhoods": "kept",
-        "rule": "lloyd",
-        "extrapolate": False,
-        "tree_dims": None,
-    }
+    paper = ClosureKMeans.paper(7, random_state=3)
+    assert paper.get_params() == ClosureKMeans(7, random_state=3).get_params() | {"method": PAPER}
+    assert Method("kept", leaf_size=10, rule="lloyd", extrapolate=False, tree_dims=None) == PAPER
+
+
+def test_the_constructor_fits_on_one_screen():
+    assert len(ClosureKMeans().get_params()) == 16
+
+
+@pytest.mark.parametrize("name", ["n_jobs", "leaf_size", "rule", "scratch", "tree_dims"])
+def test_an_old_name_is_told_the_new_one(name):
+    others = {"n_jobs": "n_threads", "scratch": "the environment variable TMPDIR"}
+    new = others.get(name, rf"method=Method\({name}=...\)")
+    message = f"ClosureKMeans has no parameter '{name}' since version 0.2: use {new}"
+    with pytest.raises(TypeError, match=message):
+        ClosureKMeans(**{name: 1})
+    with pytest.raises(TypeError, match=message):
+        ClosureKMeans().set_params(**{name: 1})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'n_cluster'"):
+        ClosureKMeans(n_cluster=1)
+    assert LloydKMeans(tree_dims=3).tree_dims == 3
+
+
+def test_a_method_that_is_none():
+    with pytest.raises(TypeError, match=r"method must be a Method, such as .*, got 'paper'"):
+        ClosureKMeans(2, method="paper").fit([[0.0], [1.0]])
 
 
 @pytest.mark.parametrize(
@@ -282,15 +302,13 @@ def test_the_paper_is_one_call():
         {"neighborhoods": "kept", "adaptive": False, "max_trees": 3},
         {"rule": "lloyd"},
         {"extrapolate": False},
-        {"n_threads": -1},
-        {"n_threads": -100},
         {"max_time": 1000.0},
         {"target_accuracy": 1},
         {"target_accuracy": 0.0},
     ],
 )
 def test_parameters(X, parameters):
-    model = ClosureKMeans(**{"n_clusters": 30, "random_state": 0} | parameters).fit(X[:500])
+    model = closures(**{"n_clusters": 30, "random_state": 0} | parameters).fit(X[:500])
     np.testing.assert_array_equal(np.unique(model.labels_), np.arange(30))
     assert model.inertia_ == pytest.approx(reference.inertia(X[:500], model.labels_))
 
@@ -391,7 +409,7 @@ def interrupt_after(n_calls, function):
 
 # What assigns the points, for each method, and how often it is called before the first iteration.
 ASSIGNMENTS = {
-    "closures": (closure, "assign_by_closures", 0),
+    "closures": (memory, "assign_by_closures", 0),
     "Lloyd": (flat, "nearest_centers", 0),
     "AKM": (approximate, "search_forest", 0),
     "RAKM": (approximate, "search_forest", 0),
@@ -411,7 +429,7 @@ def test_an_interrupt_leaves_the_best_state_so_far(X, monkeypatch, method, where
     else:
         module, name, n_before = ASSIGNMENTS[method]
         monkeypatch.setattr(module, name, interrupt_after(2 + n_before, getattr(module, name)))
-    with pytest.warns(RuntimeWarning, match=f"interrupted: the model is as it was after iteration {n_done}"):
+    with pytest.raises(KeyboardInterrupt, match=f"^the model is as it was after iteration {n_done}$"):
         model.fit(X)
     assert model.stopped_by_ == "interrupted"
     assert model.n_iter_ == n_done
@@ -431,7 +449,7 @@ def test_an_interrupt_in_the_first_iteration_leaves_nothing(X, monkeypatch, meth
 
 
 def test_an_interrupt_before_there_is_a_state_leaves_nothing(X, monkeypatch):
-    monkeypatch.setattr(base, "start_labels", interrupt_after(0, base.start_labels))
+    monkeypatch.setattr(estimator, "start_labels", interrupt_after(0, estimator.start_labels))
     model = ClosureKMeans(50)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X)
@@ -442,7 +460,7 @@ def test_an_interrupt_before_there_is_a_state_leaves_nothing(X, monkeypatch):
 def test_an_interrupt_while_rows_without_weight_are_labelled_leaves_the_model_as_it_was(X, monkeypatch):
     model = ClosureKMeans(20, random_state=0).fit(X)
     before = dict(vars(model))
-    monkeypatch.setattr(base, "find_centers", interrupt_after(0, base.find_centers))
+    monkeypatch.setattr(search, "nearest_centers", interrupt_after(0, search.nearest_centers))
     with pytest.raises(KeyboardInterrupt):
         model.set_params(n_clusters=10).fit(X, sample_weight=np.arange(len(X)) % 2)
     assert {name: value is before[name] for name, value in vars(model).items() if name.endswith("_")} == dict.fromkeys(
@@ -550,9 +568,9 @@ def test_rows_that_lie_apart_are_taken_as_they_are(X, dtype, tree_dims):
     rows = X[:2000].astype(dtype)
     apart = np.zeros((2000, X.shape[1] + 4), dtype)[:, 4:]
     apart[:] = rows
-    model = ClosureKMeans(150, random_state=0, max_iter=3, tree_dims=tree_dims)
-    assert np.shares_memory(model._rows(apart), apart)
-    assert model._rows(np.asfortranarray(rows)).flags.c_contiguous
+    model = closures(150, random_state=0, max_iter=3, tree_dims=tree_dims)
+    assert np.shares_memory(validation.fitted_rows(apart, model), apart)
+    assert validation.fitted_rows(np.asfortranarray(rows), model).flags.c_contiguous
     labels, centers = model.fit(rows).labels_, model.cluster_centers_
     for same in (apart, np.asfortranarray(rows)):
         np.testing.assert_array_equal(model.fit(same).labels_, labels)
@@ -566,7 +584,8 @@ def test_read_only_memory_maps(X, tmp_path, dtype, tree_dims, make):
     rows = (X // 2).astype(dtype)
     np.save(tmp_path / "rows.npy", rows)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
-    model = make(tree_dims=tree_dims, random_state=0)
+    of_trees = {"method": Method(tree_dims=tree_dims)} if "method" in make().get_params() else {"tree_dims": tree_dims}
+    model = make(**of_trees, random_state=0)
     assert same(clone(model).fit(mapped), model.fit(rows))
     np.testing.assert_array_equal(model.predict(mapped), model.predict(rows))
 

@@ -239,6 +239,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     def _index(self) -> CenterIndex:
         """The index of the centres, with the present number of threads."""
         check_is_fitted(self, "cluster_centers_")
+        if self.center_index_.centers is not self.cluster_centers_:  # somebody has replaced them
+            self.center_index_ = CenterIndex(self.cluster_centers_)
         self.center_index_.n_threads = self.n_threads
         return self.center_index_
 
@@ -296,8 +298,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         save_model(self, path, training=training)
 
     def _check(self, X: ArrayLike) -> NDArray[Any]:
-        check_is_fitted(self, "cluster_centers_")
         """New rows as the metric sees them."""
+        check_is_fitted(self, "cluster_centers_")
         given = check.native(check.rows(X))
         rows = check.side_by_side(validate_data(self, given, dtype=check.DTYPES, reset=False, ensure_all_finite=False))
         rows = unit_rows(rows) if self.metric == "cosine" else rows

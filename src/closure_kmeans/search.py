@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from closure_kmeans import validation as check
 from closure_kmeans.cells import (
     GROUPING,
+    SKETCH_WIDTHS,
     Cells,
     check_grouping,
     count_cells,
@@ -236,6 +237,14 @@ class CenterIndex:
         if self._sample is not None:
             self.prepare()
         return vars(self) | {"_sample": None, "_cells": {}}
+
+
+def index_size(n_centers: int, n_features: int, width: int) -> int:
+    """The most bytes of the arrays of an index in a file; ``width`` is that of a value of the centres."""
+    if n_centers <= MANY_CENTERS:
+        return 0
+    n_cells = count_cells(n_centers)
+    return 4 * n_centers + 8 * (n_cells + 1) + n_cells * n_features * width + 8 * n_features * SKETCH_WIDTHS[-1]
 
 
 def closest_distances(centers: NDArray[Any], threads: Threads) -> NDArray[np.float64]:

@@ -16,6 +16,7 @@ from closure_kmeans.files import FileFormatError, reading
 from closure_kmeans.iteration import Iteration
 from closure_kmeans.method import Method, checked
 from closure_kmeans.points import precision
+from closure_kmeans.search import index_size
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ RUNNING = (
 )
 # Types of parameters and attributes that are stored; others (arrays given as a start, generators) are not.
 PLAIN = (str, int, float, bool, type(None), np.generic)
+# Parameters in files of version 0.1 that have another name now.
+OLD_NAMES = {"column": "name"}
 # Rows checked at a time.
 BLOCK_ROWS = 1 << 16
 
@@ -51,8 +54,9 @@ def save_model(model: BaseKMeans, path: str | os.PathLike[str], *, training: boo
 
 def model_size(n_clusters: int, n_features: int, dtype: DTypeLike, *, n_labels: int) -> int:
     """The bytes of the arrays in the file of a model of rows of a dtype; the facts beside them are some kilobytes."""
-    center = n_features * np.dtype(precision(dtype)).itemsize
-    return n_clusters * (center + np.dtype(np.float64).itemsize) + n_labels * np.dtype(np.int32).itemsize
+    width = np.dtype(precision(dtype)).itemsize
+    center = n_features * width + np.dtype(np.float64).itemsize
+    return n_clusters * center + index_size(n_clusters, n_features, width) + n_labels * np.dtype(np.int32).itemsize
 
 
 def pack_model(model: BaseKMeans, *, training: bool = False) -> tuple[Arrays, dict[str, Any]]:
@@ -155,7 +159,7 @@ def _new_model(path: Path, name: str, parameters: dict[str, Any]) -> BaseKMeans:
     kind = _find_class(name)
     if kind is None:
         raise FileFormatError(f"'{path}' must hold a model of this library, but holds a '{name}'")
-    described = _describing(parameters)
+    described = _describing({OLD_NAMES.get(name, name): value for name, value in parameters.items()})
     if "method" in kind._get_param_names():
         method = Method(**{name: described.pop(name) for name in Method._fields if name in described})
         described["method"] = None if method == Method() else method

@@ -31,25 +31,25 @@ def run():
 
 @pytest.fixture
 def made(run, photos, tmp_path):
-    run("index", photos, "--words", "300", "-o", tmp_path / "photos.index", "-q")
+    run("index", photos, "--n-words", "300", "-o", tmp_path / "photos.index", "-q")
     return tmp_path / "photos.index"
 
 
 def test_index_and_query(run, made, photos, tmp_path):
-    output = run("query", made, photos / "image005.png", "--results", "3")
+    output = run("query", made, photos / "image005.png", "--n-results", "3")
     assert "image005.png" in output.splitlines()[0]
-    results = json.loads(run("query", made, photos / "image005.png", "--rerank", "--json", "--results", "4"))
+    results = json.loads(run("query", made, photos / "image005.png", "--rerank", "--json", "--n-results", "4"))
     assert results[0]["name"] == "image005.png"
     assert results[0]["verified"]
     assert {result["image"] // 4 for result in results} == {1}
     options = ("--montage", tmp_path / "row.png", "--matches", tmp_path / "lines.jpg", "--box", "10,10,140,140")
-    run("query", made, photos / "image005.png", "--rerank", *options, "--verifier", "opencv", "--nearest", "2")
+    run("query", made, photos / "image005.png", "--rerank", *options, "--verifier", "opencv", "--n-nearest", "2")
     assert load_image(tmp_path / "row.png").shape[1] > 1000
     assert load_image(tmp_path / "lines.jpg").shape[1] > 1000
 
 
 def test_index_speaks_json_and_takes_up_what_is_done(run, photos, tmp_path, monkeypatch):
-    arguments = ("index", photos, "--words", "200", "-o", tmp_path / "photos.index", "--work", tmp_path, "--json")
+    arguments = ("index", photos, "--n-words", "200", "-o", tmp_path / "photos.index", "--work", tmp_path, "--json")
     facts = json.loads(run(*arguments))
     assert (facts["images"], facts["words"], facts["without_features"]) == (24, 200, 0)
     before = (tmp_path / "photos.index").read_bytes()
@@ -75,7 +75,7 @@ def test_photos_of_the_same_name_are_told_apart(run, photos, tmp_path):
     for number in range(3):
         (folder / f"{number}.png").write_bytes((photos / f"image{number:03}.png").read_bytes())
     (folder / "here" / "0.png").write_bytes((photos / "image003.png").read_bytes())
-    arguments = ("index", folder, "--words", "50", "-o", tmp_path / "photos.index", "--work", tmp_path, "-q")
+    arguments = ("index", folder, "--n-words", "50", "-o", tmp_path / "photos.index", "--work", tmp_path, "-q")
     run(*arguments)
     assert "here/0.png" in ImageIndex.load(tmp_path / "photos.index").names
     (folder / "here" / "0.png").rename(folder / "there" / "0.png")
@@ -84,14 +84,14 @@ def test_photos_of_the_same_name_are_told_apart(run, photos, tmp_path):
 
 
 def test_hierarchical_and_soft_indexes(run, photos, tmp_path):
-    arguments = ("index", photos, "--words", "216", "-o", tmp_path / "photos.index", "--work", tmp_path, "-q")
-    for options in (("--levels", "3"), ("--levels", "1", "--nearest", "3")):
+    arguments = ("index", photos, "--n-words", "216", "-o", tmp_path / "photos.index", "--work", tmp_path, "-q")
+    for options in (("--levels", "3"), ("--levels", "1", "--n-nearest", "3")):
         run(*arguments, "--method", "hkm", *options)
         results = json.loads(run("query", tmp_path / "photos.index", photos / "image005.png", "--json", "--rerank"))
         assert results[0]["name"] == "image005.png"
         assert results[0]["score"] == pytest.approx(1)
         assert {result["image"] // 4 for result in results[:3]} == {1}
-    hard = json.loads(run("query", tmp_path / "photos.index", photos / "image005.png", "--json", "--nearest", "1"))
+    hard = json.loads(run("query", tmp_path / "photos.index", photos / "image005.png", "--json", "--n-nearest", "1"))
     assert hard[0]["score"] < 0.99
 
 
@@ -105,7 +105,7 @@ def test_add_and_remove(run, made, photos, tmp_path):
     (more / "new.png").write_bytes((photos / "image002.png").read_bytes())
     facts = json.loads(run("add", made, more, "--json"))
     assert (facts["images"], facts["added"]) == (25, 1)
-    results = json.loads(run("query", made, photos / "image002.png", "--json", "--results", "2"))
+    results = json.loads(run("query", made, photos / "image002.png", "--json", "--n-results", "2"))
     assert {result["name"] for result in results} == {"image002.png", "new.png"}
     before = made.read_bytes()
     assert "in the index already, such as 'new.png'" in run("add", made, more, code=1)
@@ -158,7 +158,7 @@ def work_done(monkeypatch):
 
 def test_an_evaluation_does_nothing_twice(run, photos, tmp_path, work_done):
     learned, scored = work_done
-    arguments = ("evaluate", "ukbench", photos, "--words", "50", "--json", "--work", tmp_path / "kept")
+    arguments = ("evaluate", "ukbench", photos, "--n-words", "50", "--json", "--work", tmp_path / "kept")
     first = run(*arguments, "--methods", "closure")
     assert run(*arguments, "--methods", "closure,hkm").startswith(first)
     assert (learned, len(scored)) == (["closure", "hkm"], 2)
@@ -170,9 +170,9 @@ def test_an_evaluation_does_nothing_twice(run, photos, tmp_path, work_done):
     assert len({(row["method"], row["seconds"]) for row in rows}) == 2
     assert json.loads(first) in rows
     scored.clear()
-    run(*arguments, "--methods", "hkm", "--nearest", "2")
+    run(*arguments, "--methods", "hkm", "--n-nearest", "2")
     assert scored == [Scoring(24)]
-    index = ("index", photos, "--words", "50", "-o", tmp_path / "photos.index", "--work", tmp_path / "kept")
+    index = ("index", photos, "--n-words", "50", "-o", tmp_path / "photos.index", "--work", tmp_path / "kept")
     run(*index)
     assert learned == ["closure", "hkm"]
     run(*index, "--sample", "500")
@@ -189,7 +189,7 @@ def test_an_evaluation_does_nothing_twice(run, photos, tmp_path, work_done):
 
 def test_an_evaluation_that_was_stopped_goes_on(run, photos, tmp_path, work_done, monkeypatch):
     learned, scored = work_done
-    arguments = ("evaluate", "ukbench", photos, "--words", "50", "--rerank", "--json")
+    arguments = ("evaluate", "ukbench", photos, "--n-words", "50", "--rerank", "--json")
     whole = [json.loads(line)["score"] for line in run(*arguments).splitlines()]
     score = experiment._score
 
@@ -218,7 +218,7 @@ def test_another_ground_truth_is_scored_again(run, photos, tmp_path, work_done):
     truth = tmp_path / "truth"
     for good in ("image000 image001", "image000 image004"):
         write_ground_truth(truth, good=good, ok="image002", junk="image003")
-        run("evaluate", "oxford", photos, truth, "--words", "50", "--work", tmp_path / "kept")
+        run("evaluate", "oxford", photos, truth, "--n-words", "50", "--work", tmp_path / "kept")
     assert (len(learned), len(scored)) == (1, 2)
 
 
@@ -226,12 +226,12 @@ def test_photos_without_features_come_first(run, photos, tmp_path):
     for number in range(4):
         Image.new("L", (80, 80), 128).save(tmp_path / f"a{number}.png")
         (tmp_path / f"image{number}.png").write_bytes((photos / f"image00{number}.png").read_bytes())
-    (row,) = run("evaluate", "ukbench", tmp_path, "--words", "20", "--json").splitlines()
+    (row,) = run("evaluate", "ukbench", tmp_path, "--n-words", "20", "--json").splitlines()
     assert json.loads(row)["score"] == 2
 
 
 def test_kept_work_that_cannot_be_read_is_named(run, photos, tmp_path):
-    arguments = ("evaluate", "ukbench", photos, "--words", "50", "--work", tmp_path)
+    arguments = ("evaluate", "ukbench", photos, "--n-words", "50", "--work", tmp_path)
     run(*arguments)
     for kind, name in (("a score", "scores-*"), ("a vocabulary", "words-*"), ("a collection", "features-*")):
         path = min(tmp_path.glob(name))
@@ -247,28 +247,28 @@ def test_kept_work_that_cannot_be_read_is_named(run, photos, tmp_path):
 
 
 def test_evaluate(run, photos, tmp_path):
-    arguments = ("--words", "50,200", "--methods", "closure,akm", "--json")
+    arguments = ("--n-words", "50,200", "--methods", "closure,akm", "--json")
     rows = [json.loads(line) for line in run("evaluate", "ukbench", photos, *arguments).splitlines()]
     assert [(row["method"], row["words"], row["norm"]) for row in rows] == [
         *(("closure", 50, "l1"), ("akm", 50, "l1"), ("closure", 200, "l1"), ("akm", 200, "l1"))
     ]
     assert all(row["score"] > 1 and row["seconds"] > 0 for row in rows)
-    assert "score" in run("evaluate", "ukbench", photos, "--words", "100", "-q")
+    assert "score" in run("evaluate", "ukbench", photos, "--n-words", "100", "-q")
     truth = write_ground_truth(tmp_path / "truth", good="image000 image001", ok="image002", junk="image003")
     (row,) = [
         json.loads(line)
-        for line in run("evaluate", "oxford", photos, truth, "--words", "200", "--json").split("\n")
+        for line in run("evaluate", "oxford", photos, truth, "--n-words", "200", "--json").split("\n")
         if line
     ]
     assert 0.6 < row["score"] <= 1
     (tmp_path / "twice" / "below").mkdir(parents=True)
     for name in ("image000.png", "image001.png", "below/image000.png"):
         (tmp_path / "twice" / name).write_bytes((photos / Path(name).name).read_bytes())
-    output = run("evaluate", "oxford", tmp_path / "twice", truth, "--words", "50", code=1)
+    output = run("evaluate", "oxford", tmp_path / "twice", truth, "--n-words", "50", code=1)
     assert "names of their own, whatever their folders, but 'image000' occurs twice" in " ".join(output.split())
 
 
-HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", "100")
+HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--n-words", "100")
 
 
 @pytest.mark.parametrize(
@@ -276,11 +276,15 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
     [
         (("query", "{made}", "{folder}/flat.png"), 1, "flat.png' must have features, but has none"),
         (
-            ("query", "{made}", "{photos}/image000.png", "--nearest", "301"),
+            ("query", "{made}", "{photos}/image000.png", "--n-nearest", "301"),
             1,
             "at most the number of words, 300, got 301",
         ),
-        (("index", "{photos}", "-o", "{folder}/new.index", "--words", "9", "--nearest", "10"), 2, "at most --words, 9"),
+        (
+            ("index", "{photos}", "-o", "{folder}/new.index", "--n-words", "9", "--n-nearest", "10"),
+            2,
+            "--n-words, 9",
+        ),
         (("query", "{made}", "{photos}/image000.png", "--box", "300,300,400,400"), 1, "none inside the box"),
         (("query", "{made}", "{photos}/image000.png", "--box", "9,9,1,1"), 2, "x1 < x2"),
         (("query", "{made}", "{photos}/image000.png", "--box", "9,9"), 2, "four numbers"),
@@ -297,7 +301,7 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
         ),
         ((*HKM_OF_100, "--subsets", "6"), 1, "the images of subsets must be whole groups of 4, got 6"),
         ((*HKM_OF_100, "--subsets", "28"), 1, "subsets must have 1 to 24 images, got 28"),
-        (("index", "{folder}", "-o", "{folder}/new.index", "--words", "10"), 1, "broken.png' must be an image"),
+        (("index", "{folder}", "-o", "{folder}/new.index", "--n-words", "10"), 1, "broken.png' must be an image"),
         (
             ("index", "{photos}", "-o", "{folder}/new.index", "--levels", "2"),
             2,
@@ -305,9 +309,9 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
         ),
         ((*HKM_OF_100, "--levels", "9"), 1, "levels must be at most 2, the depth of the tree of words, got 9"),
         ((*HKM_OF_100, "--levels", "0"), 1, "levels must be at least 1"),
-        (("evaluate", "ukbench", "{photos}", "--words", "0"), 1, "words must be at least 2"),
-        (("evaluate", "ukbench", "{folder}/empty", "--words", "50"), 1, "must hold images, but has none"),
-        (("evaluate", "ukbench", "{photos}", "--words", "50,99999999"), 1, "at most that of the descriptors"),
+        (("evaluate", "ukbench", "{photos}", "--n-words", "0"), 1, "words must be at least 2"),
+        (("evaluate", "ukbench", "{folder}/empty", "--n-words", "50"), 1, "must hold images, but has none"),
+        (("evaluate", "ukbench", "{photos}", "--n-words", "50,99999999"), 1, "at most that of the descriptors"),
         (("query", "{made}", "{folder}/flat.png", "--montage", "{folder}/flat.png"), 2, "would be overwritten"),
         (
             ("query", "{made}", "{photos}/image000.png", "--montage", "{folder}/a.png", "--matches", "{folder}/a.png"),
@@ -319,7 +323,7 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
         (("index", "{folder}/bad", "-o", "{folder}/new.index", "--skip"), 1, "must hold images that can be read"),
         (("index", "{folder}/empty", "-o", "{folder}/new.index"), 1, "must hold images, but has none"),
         (
-            ("index", "{photos}", "-o", "{folder}/new.index", "--words", "1000000"),
+            ("index", "{photos}", "-o", "{folder}/new.index", "--n-words", "1000000"),
             1,
             "words must be at most that of the descriptors",
         ),
@@ -327,7 +331,7 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--words", 
         (("add", "{made}", "{folder}"), 1, "broken.png' must be an image"),
         (("remove", "{made}", "nothing"), 1, "must hold the image 'nothing'"),
         (("evaluate", "ukbench", "{photos}", "--methods", "magic"), 2, "'magic' must be one of"),
-        (("evaluate", "ukbench", "{photos}", "--words", "many"), 2, "whole numbers"),
+        (("evaluate", "ukbench", "{photos}", "--n-words", "many"), 2, "whole numbers"),
         (("evaluate", "oxford", "{photos}"), 2, "oxford needs the folder"),
         (("evaluate", "ukbench", "{photos}", "--levels", "1,2"), 2, "--levels is of hkm"),
         (("evaluate", "ukbench", "{photos}", "--skip"), 2, "--skip would break"),
@@ -355,7 +359,7 @@ def test_threads_find_words(run, made, photos, monkeypatch):
         return []
 
     monkeypatch.setattr(ImageIndex, "search", search)
-    run("query", made, photos / "image000.png", "--threads", "3")
+    run("query", made, photos / "image000.png", "--n-threads", "3")
     assert seen == [(3, 3)]
 
 
@@ -371,25 +375,25 @@ def test_photos_that_are_gone(run, made, photos, tmp_path):
 
 def test_lines_do_not_depend_on_how_many_results_are_listed(run, made, photos, tmp_path):
     query = ("query", made, photos / "image000.png", "--rerank", "--matches")
-    assert len(run(*query, tmp_path / "one.png", "--results", 1).splitlines()) == 1
+    assert len(run(*query, tmp_path / "one.png", "--n-results", 1).splitlines()) == 1
     run(*query, tmp_path / "ten.png")
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "ten.png").read_bytes()
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "image023.png").write_bytes((photos / "image023.png").read_bytes())
     rewritten(made, lambda arrays, facts: facts.update(folders=[str(tmp_path / "left")]))  # all others are gone
-    run(*query, tmp_path / "far.png", "--results", 1)
+    run(*query, tmp_path / "far.png", "--n-results", 1)
     assert load_image(tmp_path / "far.png").shape == load_image(tmp_path / "one.png").shape
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--words", "0"), "words must be at least 2, got 0"),
-        (("--words", "20", "--subsets", "6"), "must be whole groups of 4, got 6"),
-        (("--words", "20", "--subsets", "4000"), "subsets must have 1 to"),
-        (("--words", "20", "--seeds", "0,-1"), "seeds must be at least 0, got -1"),
-        (("--words", "100", "--methods", "hkm", "--levels", "3"), "levels must be at most 2"),
-        (("--words", "100,20", "--nearest", "21"), "n_nearest must be at most the number of words, 20, got 21"),
+        (("--n-words", "0"), "words must be at least 2, got 0"),
+        (("--n-words", "20", "--subsets", "6"), "must be whole groups of 4, got 6"),
+        (("--n-words", "20", "--subsets", "4000"), "subsets must have 1 to"),
+        (("--n-words", "20", "--seeds", "0,-1"), "seeds must be at least 0, got -1"),
+        (("--n-words", "100", "--methods", "hkm", "--levels", "3"), "levels must be at most 2"),
+        (("--n-words", "100,20", "--n-nearest", "21"), "n_nearest must be at most the number of words, 20, got 21"),
     ],
 )
 def test_an_evaluation_that_cannot_be_is_refused_before_features_are_taken(run, photos, tmp_path, arguments, message):
@@ -408,7 +412,7 @@ def test_an_evaluation_that_cannot_be_is_refused_before_features_are_taken(run, 
 )
 def test_a_ground_truth_that_cannot_be_is_refused_before(run, photos, tmp_path, query, options, message):
     truth = write_ground_truth(tmp_path / "truth", query=query)
-    arguments = ("evaluate", "oxford", photos, truth, "--words", "50", "--work", tmp_path / "work", *options)
+    arguments = ("evaluate", "oxford", photos, truth, "--n-words", "50", "--work", tmp_path / "work", *options)
     assert message in " ".join(run(*arguments, code=1).split())
     assert not (tmp_path / "work").exists()
 
@@ -430,7 +434,7 @@ def test_what_changes_an_index_while_photos_are_added_stays(run, made, photos, t
 def test_a_polite_end_is_an_interrupt(run, photos, tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "learn_vocabulary", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
-    arguments = ("index", photos, "--words", "50", "-o", tmp_path / "photos.index", "--work", tmp_path / "kept")
+    arguments = ("index", photos, "--n-words", "50", "-o", tmp_path / "photos.index", "--work", tmp_path / "kept")
     assert "interrupted; what is finished is in" in run(*arguments, code=130)
     assert signal.getsignal(signal.SIGTERM) is before
     assert {path.name.partition("-")[0] for path in (tmp_path / "kept").iterdir()} == {"features"}
@@ -442,11 +446,11 @@ def test_what_is_skipped_is_said(run, photos, tmp_path):
     for number in range(3):
         (folder / f"{number}.png").write_bytes((photos / f"image00{number}.png").read_bytes())
     (folder / "broken.png").write_bytes(b"no image")
-    output = run("index", folder, "-o", tmp_path / "new.index", "--words", "50", "--skip")
+    output = run("index", folder, "-o", tmp_path / "new.index", "--n-words", "50", "--skip")
     assert "left out: '" in output
     assert ImageIndex.load(tmp_path / "new.index").names == ["0.png", "1.png", "2.png"]
     for _ in range(2):  # also when the features are those of the last time
-        arguments = ("--words", "50", "--skip", "--work", tmp_path / "work")
+        arguments = ("--n-words", "50", "--skip", "--work", tmp_path / "work")
         assert "left out: '" in run("index", folder, "-o", tmp_path / "new.index", *arguments)
 
 
@@ -459,6 +463,6 @@ def test_warmup_leaves_nothing_to_compile(photos, tmp_path):
 
     compiled = call("warmup", "--dtype", "uint8")
     index, query = tmp_path / "photos.index", ("retrieval", "query", tmp_path / "photos.index", photos / "image005.png")
-    call("retrieval", "index", photos, "--words", "300", "-o", index)
+    call("retrieval", "index", photos, "--n-words", "300", "-o", index)
     call(*query, "--rerank", "--montage", tmp_path / "row.png", "--matches", tmp_path / "lines.png")
-    assert call(*query, "--rerank", "--norm", "l2", "--nearest", "2", "--dof", "3") == compiled
+    assert call(*query, "--rerank", "--norm", "l2", "--n-nearest", "2", "--dof", "3") == compiled
