@@ -442,6 +442,7 @@ def test_a_hundred_photos_are_queued_and_pages_still_come(catalog, searches, pho
     names = [path.name for path in sorted(photos.iterdir())]
     app, answer = make_app(catalog, searches), Searches.answer
     arrived, at_work, most, lock, go = 0, 0, 0, threading.Lock(), threading.Event()
+    all_sent = threading.Barrier(100, timeout=600)
 
     async def counted(scope, receive, send):
         nonlocal arrived
@@ -461,6 +462,7 @@ def test_a_hundred_photos_are_queued_and_pages_still_come(catalog, searches, pho
     def send_and_ask(url, name):
         content = (photos / name).read_bytes()
         sent = httpx2.post(f"{url}/uploads?name={name}", content=content, timeout=600, trust_env=False)
+        all_sent.wait()  # photos that are sent wait in line behind searches
         return httpx2.get(f"{url}/query?upload={sent.json()['upload']}", timeout=600, trust_env=False)
 
     monkeypatch.setattr(Searches, "answer", slow)
