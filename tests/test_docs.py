@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.page import Page
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 
@@ -86,9 +88,8 @@ def test_the_readme_runs(place):
     assert {"words.safetensors", "labels.npy", "words.faiss", "ck"} <= {path.name for path in place.iterdir()}
     if os.name == "posix":
         (explore,) = re.findall(r"`closure-kmeans (explore [^`]*)`", (ROOT / "README.md").read_text("utf-8"))
-        assert "<h1>2,000 <span>clusters" in look_at(
-            sys.executable, "-m", "closure_kmeans", *explore.split(), "--no-browser"
-        )
+        page = look_at(sys.executable, "-m", "closure_kmeans", *explore.split(), "--no-browser")
+        assert page.all("heading", "2,000 clusters")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -97,7 +98,7 @@ def test_make_explore_is_what_the_makefile_says():
     assert "@$(BIN)/python -m benchmarks.explore\n" in (ROOT / "Makefile").read_text("utf-8")
     environment = {name: value for name, value in os.environ.items() if name != "CLOSURE_KMEANS_DATA"}
     command = sys.executable, "-m", "benchmarks.explore", "--", "--no-browser"
-    assert "<h1>500 <span>clusters" in look_at(*command, cwd=ROOT, env=environment)
+    assert look_at(*command, cwd=ROOT, env=environment).all("heading", "500 clusters")
 
 
 def test_make_explore_asks_for_no_more_than_its_extra():
@@ -114,10 +115,10 @@ def look_at(*command, **options):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) as explorer:
         address = explorer.stdout.readline().split()[0]
         with urllib.request.urlopen(address) as page:
-            text = page.read().decode()
+            shown = Page(page.read().decode())
         explorer.send_signal(signal.SIGINT)
     assert explorer.returncode == 0
-    return text
+    return shown
 
 
 def test_every_command_of_the_readme_is_run_somewhere():

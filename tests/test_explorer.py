@@ -32,6 +32,7 @@ from closure_kmeans.features import images
 from closure_kmeans.points import squares_to
 from closure_kmeans.vectors import FileFormatError
 from tests.explorer_data import COLORS, make_catalog, make_metadata, make_pixels, make_rows
+from tests.page import Page
 
 
 @pytest.fixture(scope="module")
@@ -348,8 +349,9 @@ def test_curves_of_any_history():
     one = Iteration(1, 0.5, 100.0, 10, 1, 5.0, None)
     for history in ([one], [one, one._replace(iteration=2, seconds=1.0, n_trees=2, inertia=50.0)]):
         text = charts.draw_curve(history, lambda step: step.inertia, name="distortion", by_time=True)
-        assert text.count('class="dot"') == len(history)
-        assert text.count('class="tree"') == len(history) - 1
+        notes = Page(text).only("img", "distortion against time").notes
+        assert sum(note.startswith("iteration") for note in notes) == len(history)
+        assert sum(note.endswith("added") for note in notes) == len(history) - 1
         assert "nan" not in text
 
 
@@ -410,35 +412,46 @@ def test_the_fit_of_a_model(model, tmp_path):
 def test_the_report_holds_everything(catalog, tmp_path):
     write_report(tmp_path / "a.html", catalog, n_clusters=5, sort="spread", show="nearest")
     text = (tmp_path / "a.html").read_text()
-    assert text.count('<article class="card">') == 5
+    page = Page(text)
+    cards = page.all("article")
+    assert len(cards) == 5
     assert not re.findall(r"""(?:src|href)=["'](?!data:)""", text)
     assert "url(" not in text
-    first = re.search(r'src="data:image/jpeg;base64,([^"]+)"', text)[1]
+    first = cards[0].pictures[0].removeprefix("data:image/jpeg;base64,")
     assert Image.open(io.BytesIO(base64.b64decode(first))).size == (30, 20)
-    assert "default-src 'none'" in text
+    (policy,) = page.tag.select("meta[http-equiv=Content-Security-Policy]")
+    assert policy["content"] == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def test_the_report_says_what_it_shows(catalog, tmp_path):
     write_report(tmp_path / "a.html", catalog, n_clusters=2, sort="spread", descending=False, show="nearest")
-    text = (tmp_path / "a.html").read_text()
-    assert "by tightness, tightest first; of each, the items nearest to the centre" in text
-    assert "from tight to loose" in text
+    page = Page((tmp_path / "a.html").read_text())
+    heading = page.only("region", "Clusters").all("heading")[0].text
+    assert heading == "2 clusters of 30 by tightness, tightest first; of each, the items nearest to the centre"
+    assert "from tight to loose" in page.text
 
 
 def test_a_report_of_a_model_alone_draws_the_centers(catalog, tmp_path):
     write_report(tmp_path / "a.html", Catalog(catalog.model), n_clusters=4)
-    text = (tmp_path / "a.html").read_text()
-    assert text.count('<img class="center" src="data:image/svg+xml') == 4
-    assert "by size, largest first</small>" in text
-    assert "from tight to loose" not in text
+    page = Page((tmp_path / "a.html").read_text())
+    drawings = page.all("img", "drawing of the centre")
+    assert len(drawings) == 4
+    assert all(drawing.address.startswith("data:image/svg+xml") for drawing in drawings)
+    assert page.only("region", "Clusters").all("heading")[0].text.endswith(" by size, largest first")
+    assert "from tight to loose" not in page.text
 
 
 def test_the_report_says_what_is_in_a_cluster(tmp_path):
     write_report(tmp_path / "a.html", make_catalog(pictures=False), n_clusters=3)
-    text = (tmp_path / "a.html").read_text()
-    assert len(re.findall(r"<q[^>]*>thing \d+</q>", text)) == 3  # the most typical
-    assert re.search(r"<span>(red|green|blue)</span> <small>\d+ %", text)  # the most frequent
-    assert len(re.findall(r"<dt>next to it</dt><dd>\d+ at ", text)) == 3
+    cards = Page((tmp_path / "a.html").read_text()).all("article")
+    assert len(cards) == 3
+    for card in cards:
+        (typical,) = card.titled("the item nearest to the centre")
+        assert re.fullmatch(r"thing \d+", typical.text)
+        frequent = card.all("listitem")
+        assert frequent
+        assert all(re.fullmatch(r"(red|green|blue) \d+ %", value.text) for value in frequent)
+        assert re.match(r"\d+ at \d", card.facts["next to it"])
 
 
 def test_a_report_escapes_what_it_is_told(tmp_path):
@@ -456,25 +469,32 @@ def test_a_report_of_missing_images(catalog, tmp_path):
         (tmp_path / f"{number:03}.png").touch()
     gone = Catalog(catalog.model, labels=catalog.labels, pictures=open_pictures(tmp_path))
     write_report(tmp_path / "a.html", gone, n_clusters=2)
-    assert "data:image/svg+xml" in (tmp_path / "a.html").read_text()
+    pictures = Page((tmp_path / "a.html").read_text()).pictures
+    assert pictures
+    assert all(picture.startswith("data:image/svg+xml") for picture in pictures)
 
 
 def test_a_notebook_shows_a_summary(model):
     html = model._repr_mimebundle_()["text/html"]
-    assert "distortion per item" in html
-    assert 'class="histogram"' in html
+    page = Page(html)
+    assert "distortion per item" in page.text
+    assert page.only("group", "Number of clusters by size")
     assert html.startswith("<style>")  # of scikit-learn, with the summary behind it
-    assert "&lt;style" not in html
-    assert "distortion per item" not in ClosureKMeans()._repr_mimebundle_()["text/html"]
+    assert "<style" not in page.text
+    assert "distortion per item" not in Page(ClosureKMeans()._repr_mimebundle_()["text/html"]).text
     assert model._repr_mimebundle_()["text/plain"].startswith("ClosureKMeans(")
 
 
 def test_the_summary_needs_the_extra(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "closure_kmeans.explorer.notebook", None)
-    assert "distortion per item" not in model._repr_mimebundle_()["text/html"]
+    assert "distortion per item" not in Page(model._repr_mimebundle_()["text/html"]).text
     monkeypatch.setitem(sys.modules, "markupsafe", None)
     with pytest.raises(ImportError, match=r"a grid needs markupsafe: pip install 'closure-kmeans\[explore\]'"):
         model.show_cluster(0)
+
+
+def kinds_of_pictures(grid):
+    return [picture.partition(";")[0] for picture in Page(grid._repr_html_()).pictures]
 
 
 def test_show_cluster(model, tmp_path):
@@ -483,14 +503,19 @@ def test_show_cluster(model, tmp_path):
     apart = np.linalg.norm(X[members] - model.cluster_centers_[3], axis=1)
     grid = model.show_cluster(3, X, n_items=5)
     assert grid.items == members[np.argsort(apart, kind="stable")][:5].tolist()
-    assert grid._repr_html_().count("<img") == 5
+    page = Page(grid._repr_html_())
+    assert len(page.pictures) == 5
+    heading, *shown = page.text.splitlines()
+    assert heading.startswith("Cluster 3")
+    assert heading.endswith(f"5 of {len(members)} items")
+    assert shown == [str(item) for item in grid.items]
     assert f"{grid.items[0]}" in repr(grid)
     with_images = model.show_cluster(3, images=make_pixels(), n_items=4)
-    assert with_images._repr_html_().count("data:image/jpeg") == 4
+    assert kinds_of_pictures(with_images) == ["data:image/jpeg"] * 4
     Image.new("L", (8, 8)).save(tmp_path / "a.png")
     listed = model.show_cluster(3, images=[tmp_path / "a.png"] * 300, n_items=2)
-    assert listed._repr_html_().count("data:image/jpeg") == 2
-    assert model.show_cluster(3, n_items=2)._repr_html_().count("<img") == 0
+    assert kinds_of_pictures(listed) == ["data:image/jpeg"] * 2
+    assert kinds_of_pictures(model.show_cluster(3, n_items=2)) == []
     with pytest.raises(ValueError, match="cluster must be from 0 to 9, got 10"):
         model.show_cluster(10)
 
@@ -539,9 +564,9 @@ def test_report_of_files(files):
         "-q",
     )
     assert result.exit_code == 0, result.output
-    text = (files / "a.html").read_text()
-    assert text.count('<article class="card">') == 10
-    assert ">red</span>" in text  # of the CSV file beside the vectors
+    page = Page((files / "a.html").read_text())
+    assert len(page.all("article")) == 10
+    assert any(value.text.startswith("red ") for value in page.all("listitem"))  # of the CSV file beside the vectors
 
 
 def test_images_are_named_by_the_metadata(files):
@@ -552,7 +577,9 @@ def test_images_are_named_by_the_metadata(files):
     options = ["--images", folder, "--metadata", files / "named.csv", "--labels", files / "labels.npy"]
     result = run("report", files / "model.safetensors", *options, "-o", files / "a.html")
     assert result.exit_code == 0, result.output
-    assert "data:image/jpeg" in (files / "a.html").read_text()
+    pictures = Page((files / "a.html").read_text()).pictures
+    assert pictures
+    assert all(picture.startswith("data:image/jpeg") for picture in pictures)
 
 
 @pytest.mark.parametrize(
