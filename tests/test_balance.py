@@ -74,7 +74,7 @@ def test_the_same_bits_on_any_number_of_threads_and_after_a_resume(X, tmp_path):
     assert bits(one) == bits(two)
     stopped = ClosureKMeans(200, random_state=0, max_size=40, checkpoint=tmp_path, max_iter=3).fit(X)
     assert stopped.n_iter_ == 3 < one.n_iter_
-    assert bits(stopped.set_params(max_iter=100).fit(X)) == bits(one)
+    assert bits(stopped.set_params(max_iter=100).fit(X, resume=True)) == bits(one)
 
 
 @settings(max_examples=50)
@@ -100,7 +100,7 @@ def test_the_penalised_objective_never_rises_in_an_iteration(seed, k, slack, rul
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(closure, "lower", observed)
         model = closures(
-            k, max_size=slack * 80 / k, rule=rule, metric=metric, leaf_size=20, neighborhoods="fresh", max_iter=15
+            k, max_size=slack * -(-80 // k), rule=rule, metric=metric, leaf_size=20, neighborhoods="fresh", max_iter=15
         ).fit(X)
     assert len(steps) == model.n_iter_
     assert all(after <= before for before, after in steps)

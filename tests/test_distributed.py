@@ -20,7 +20,7 @@ from models import closures
 from sklearn.base import clone
 
 import closure_kmeans
-from closure_kmeans import ClosureKMeans
+from closure_kmeans import PAPER, ClosureKMeans
 from closure_kmeans.cli import main as commands
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans, layout, passes
@@ -557,7 +557,11 @@ def test_a_shard_that_ends_its_worker(shards):
         ({"n_partitions": 0}, ValueError, "n_partitions must be at least 1, got 0"),
         ({"n_partitions": 4000}, ValueError, "n_partitions must be at most the number of rows, 3000, got 4000"),
         ({"init": "random"}, ValueError, "init of a distributed fit must be one of 'tree', got 'random'"),
-        ({"init": np.zeros(3000, int)}, ValueError, r"init of a .* must be 'tree', a model or .* got labels, of shape"),
+        (
+            {"init": np.zeros(3000, int)},
+            ValueError,
+            r"init of a .* must be 'tree' or an array of centres, got labels, of shape",
+        ),
         ({"storage": 5}, TypeError, "storage must be a path or a URL, got 5"),
         ({"storage_options": "key"}, TypeError, "storage_options must be a dict, got 'key'"),
     ],
@@ -587,9 +591,19 @@ def test_storage_that_workers_do_not_share(X, processes, monkeypatch):
     assert not files.find(root)
 
 
-def test_the_paper_is_for_one_machine():
-    with pytest.raises(NotImplementedError, match=r"is for one machine: ClosureKMeans\.paper"):
-        DistributedClosureKMeans.paper(10)
+def test_the_papers_trees_are_for_one_machine(X):
+    assert not hasattr(DistributedClosureKMeans, "paper")
+    message = "neighborhoods of a distributed fit must be one of 'auto', 'fresh', got 'kept'"
+    with pytest.raises(ValueError, match=message):
+        DistributedClosureKMeans(10, method=PAPER).fit(X)
+
+
+def test_a_fit_that_is_not_asked_for(X, threads, tmp_path):
+    new_model(threads, storage=tmp_path, max_iter=1).fit(X)
+    with pytest.raises(FileExistsError, match=r"holds a fit: resume it by fit\(X, resume=True\), or remove it"):
+        new_model(threads, storage=tmp_path).fit(X)
+    with pytest.raises(ValueError, match="resume=True needs storage"):
+        new_model(threads).fit(X, resume=True)
 
 
 def test_bad_rows(X, threads, tmp_path):
@@ -626,7 +640,7 @@ def test_rows_are_shared_out_in_order(tmp_path):
     for cuts, (first, last) in zip(
         pairwise(layout.cut_pieces(counts.sum(axis=0), starts)), pairwise(starts), strict=True
     ):
-        pieces = layout.find_pieces(folder, 7, *cuts)
+        pieces = layout.find_ranges(folder, 7, *cuts)
         found = [(int(cell), shard) for shard, begin, end in pieces for cell in in_shards[shard][begin:end]]
         assert sorted(found) == expected[first:last]
 
@@ -761,8 +775,8 @@ def run_command(*arguments):
 def test_the_command_line(shards, threads, tmp_path):
     """A cluster at an address, then one of its own."""
     output, labels, storage = (tmp_path / name for name in ("model.safetensors", "labels.npy", "fit"))
-    command = ["fit", shards, "-k", 30, "-o", output, "--labels", labels, "--partitions", 3, "--max-iter", 2]
-    command += ["--dask", threads.scheduler.address, "--storage", storage]
+    command = ["fit", shards, "-k", 30, "-o", output, "--labels", labels, "--n-partitions", 3, "--max-iter", 2]
+    command += ["--client", threads.scheduler.address, "--storage", storage]
     done = run_command(*command)
     assert done.exit_code == 0, done.output
     assert "3,000 x 128 float32 into 30 clusters" in done.output
@@ -774,7 +788,7 @@ def test_the_command_line(shards, threads, tmp_path):
     assert again.exit_code == 2
     assert "holds a fit: add --resume to go on with it" in again.output
     assert run_command(*command, "--resume").exit_code == 0
-    local = ["--dask", "local", "--threads", 2, "--partitions", 3, "--max-iter", 2]
+    local = ["--client", "local", "--n-threads", 2, "--n-partitions", 3, "--max-iter", 2]
     done = run_command("fit", shards, "-k", 30, "-o", output, *local)
     assert done.exit_code == 0, done.output
     assert closure_kmeans.load(output).cluster_centers_.tobytes() == expected.cluster_centers_.tobytes()
@@ -783,11 +797,11 @@ def test_the_command_line(shards, threads, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--storage", "somewhere"], "--storage and --partitions need --dask"),
-        (["--dask", "local", "--paper"], "--paper is for fits on one machine"),
-        (["--dask", "local", "--memory-limit", "1GB"], "--memory-limit is for fits on one machine"),
-        (["--dask", "local", "--resume"], "--resume needs --storage"),
-        (["memory://rows"], "vectors at a URL need --dask, got 'memory://rows'"),
+        (["--storage", "somewhere"], "--storage and --n-partitions need --client"),
+        (["--client", "local", "--paper"], "--paper is for fits on one machine"),
+        (["--client", "local", "--memory-limit", "1GB"], "--memory-limit is for fits on one machine"),
+        (["--client", "local", "--resume"], "--resume needs --storage"),
+        (["memory://rows"], "vectors at a URL need --client, got 'memory://rows'"),
     ],
 )
 def test_bad_commands(shards, tmp_path, options, message):
@@ -801,7 +815,7 @@ def test_the_command_line_takes_urls(shards, threads, tmp_path):
     folder = shared_folder("memory://for-the-command")
     for path in shards.iterdir():
         folder.save(path.name, np.load(path))
-    command = ["-k", 30, "-o", tmp_path / "model.safetensors", "--max-iter", 2, "--dask", threads.scheduler.address]
+    command = ["-k", 30, "-o", tmp_path / "model.safetensors", "--max-iter", 2, "--client", threads.scheduler.address]
     done = run_command("fit", "memory://for-the-command", *command)
     assert done.exit_code == 0, done.output
     missing = run_command("fit", "memory://nowhere", *command)

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from pyarrow import parquet
 
-from closure_kmeans import ClosureKMeans, Iteration, cli, load
+from closure_kmeans import CenterIndex, ClosureKMeans, Iteration, cli, load
 from closure_kmeans.explorer import budget, charts, pictures
 from closure_kmeans.explorer.catalog import Catalog
-from closure_kmeans.explorer.centers import closest_distances, project
+from closure_kmeans.explorer.centers import place_on_map
 from closure_kmeans.explorer.fit import fit_of_checkpoint, fit_of_model
 from closure_kmeans.explorer.metadata import Metadata
 from closure_kmeans.explorer.pictures import array_pictures, draw_vector, open_pictures
@@ -159,14 +159,14 @@ def test_directions_count_for_the_cosine_metric():
 def test_closest_centers_by_all_pairs(n, seed):
     centers = np.random.default_rng(seed).normal(100, 1, (n, 5)).astype(np.float32)
     squares = [squares_to(np.delete(centers, i, axis=0), centers[i]).min() for i in range(n)]
-    assert closest_distances(centers) == pytest.approx(np.sqrt(squares), rel=1e-2)
+    assert CenterIndex(centers).separations() == pytest.approx(np.sqrt(squares), rel=1e-2)
 
 
 def test_closest_centers_of_very_many(monkeypatch):
     centers = np.random.default_rng(0).normal(0, 1, (3000, 16)).astype(np.float32)
-    exact = closest_distances(centers)
-    monkeypatch.setattr("closure_kmeans.explorer.centers.MANY_CENTERS", 1000)
-    found = closest_distances(centers)
+    exact = CenterIndex(centers).separations()
+    monkeypatch.setattr("closure_kmeans.search.MANY_CENTERS", 1000)
+    found = CenterIndex(centers).separations()
     assert (found >= exact * (1 - 1e-4)).all()
     assert np.mean(found <= exact * 1.02) > 0.6  # structureless data is the hardest
     assert np.median(found / exact) < 1.05
@@ -174,11 +174,11 @@ def test_closest_centers_of_very_many(monkeypatch):
 
 def test_the_map_holds_the_centers():
     centers = np.random.default_rng(0).normal(0, 1, (500, 8))
-    places = project(centers)
+    places = place_on_map(centers)
     assert ((places >= -0.2) & (places <= 1.2)).all()
     assert np.ptp(places, axis=0).max() > 0.9
-    assert np.isfinite(project(np.ones((1, 3)))).all()
-    assert np.isfinite(project(np.ones((5, 1)))).all()
+    assert np.isfinite(place_on_map(np.ones((1, 3)))).all()
+    assert np.isfinite(place_on_map(np.ones((5, 1)))).all()
 
 
 # -- metadata ----------------------------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ def test_the_checkpoint_of_a_fit_that_runs_and_then_stops(tmp_path):
     ClosureKMeans(n_clusters=10, random_state=0, **settings).fit(make_rows())
     assert seen == ["running", "silent"]
     assert fit_of_checkpoint(tmp_path).state == "stopped"
-    ClosureKMeans(n_clusters=10, random_state=0, **settings | {"callback": None}).fit(make_rows())
+    ClosureKMeans(n_clusters=10, random_state=0, **settings | {"callback": None}).fit(make_rows(), resume=True)
     assert fit_of_checkpoint(tmp_path).state == "converged"
 
 

@@ -8,12 +8,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import reference
-from closure_kmeans.quantizer import Cells, sketch
 from hypothesis import given
 from hypothesis import strategies as st
 from numba import config, njit
 
 from closure_kmeans import kernels
+from closure_kmeans.cells import Cells, sketch
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.instructions import (
@@ -49,7 +49,7 @@ def make_points(rng, dtype, n=60, d=5, weighted=False):
 
 def numbers(points):
     """Shifted rows and the weight of each, in double precision."""
-    return reference.widen(points.rows) - points.mean, np.broadcast_to(points.weights, len(points.rows))
+    return reference.widen(points.rows) - points.offset, np.broadcast_to(points.weights, len(points.rows))
 
 
 def make_labels(rng, n, k):
@@ -60,7 +60,7 @@ def make_labels(rng, n, k):
 def make_clusters(points, labels, k):
     X, weights = numbers(points)
     centers, sizes, errors = reference.update_clusters(X, weights, labels, np.zeros((k, X.shape[1])))
-    centers = centers.astype(points.mean.dtype)
+    centers = centers.astype(points.offset.dtype)
     return Clusters(centers, (centers**2).sum(axis=1), sizes, errors, np.zeros(k))
 
 
@@ -71,7 +71,7 @@ def make_partition(rng, n, n_leaves):
 
 
 def largest_norm(points):
-    return ((reference.widen(points.rows) - points.mean) ** 2).sum(axis=1).max()
+    return ((reference.widen(points.rows) - points.offset) ** 2).sum(axis=1).max()
 
 
 def assert_close(actual, expected, dtype, scale=1.0):
@@ -95,9 +95,9 @@ def test_widen_every_finite_float16():
 @every_dtype
 def test_load_row(dtype):
     points = make_points(np.random.default_rng(0), dtype)
-    out = np.zeros((3, 5), points.mean.dtype)
-    norm = kernels.load_row(points.rows, 7, points.mean, out, 1)
-    expected = reference.load_row(points.rows, 7, points.mean)
+    out = np.zeros((3, 5), points.offset.dtype)
+    norm = kernels.load_row(points.rows, 7, points.offset, out, 1)
+    expected = reference.load_row(points.rows, 7, points.offset)
     assert_close(out[1], expected, dtype, 100)
     assert_close(norm, expected @ expected, dtype, 100)
     assert not out[[0, 2]].any()
@@ -135,8 +135,8 @@ def test_sample_rows_reads_the_draws_from_a_place_of_its_own():
     node, draws = rng.permutation(60)[:20], np.append(rng.random(10), [0.0, np.nextafter(1, 0)])
     for place in (0, 8, 31):
         sample = np.empty((6, 5))
-        kernels.sample_rows(points.rows, points.mean, node, draws, place, sample)
-        expected = reference.sample_rows(points.rows, points.mean, node, draws, place, 6)
+        kernels.sample_rows(points.rows, points.offset, node, draws, place, sample)
+        expected = reference.sample_rows(points.rows, points.offset, node, draws, place, 6)
         np.testing.assert_array_equal(sample, expected)
 
 
@@ -203,10 +203,10 @@ def test_asking_for_a_row_changes_nothing(dtype, d):
 def test_project(dtype):
     rng = np.random.default_rng(0)
     points = make_points(rng, dtype)
-    node, direction = rng.permutation(60)[:20], rng.normal(size=5).astype(points.mean.dtype)
-    values = np.empty(20, points.mean.dtype)
-    kernels.project(points.rows, points.mean, node, direction, values)
-    assert_close(values, reference.project(points.rows, points.mean, node, direction), dtype, 100)
+    node, direction = rng.permutation(60)[:20], rng.normal(size=5).astype(points.offset.dtype)
+    values = np.empty(20, points.offset.dtype)
+    kernels.project(points.rows, points.offset, node, direction, values)
+    assert_close(values, reference.project(points.rows, points.offset, node, direction), dtype, 100)
 
 
 def check_select_rank(values, rank):
@@ -293,10 +293,10 @@ def test_grow_nodes(dtype, max_depth):
     expected = members.copy()
     for low, high in pairwise(nodes):
         reference.grow_node(
-            points.rows, points.mean, expected, starts, low, high, draws, 9, kernels.LANCZOS_STEPS, max_depth
+            points.rows, points.offset, expected, starts, low, high, draws, 9, kernels.LANCZOS_STEPS, max_depth
         )
     for first, last in ((2, 3), (0, 2)):
-        kernels.grow_nodes(points.rows, points.mean, members, starts, nodes, draws, 9, max_depth, first, last)
+        kernels.grow_nodes(points.rows, points.offset, members, starts, nodes, draws, 9, max_depth, first, last)
     np.testing.assert_array_equal(members, expected)
 
 
@@ -306,7 +306,7 @@ def test_grow_nodes(dtype, max_depth):
 def assign(points, clusters, labels, partitions, hartigan, n_blocks=2):
     """The kernel over all leaves of all partitions, some leaves at a time, the last ones first."""
     new_labels = labels.copy()
-    scores = np.full(len(labels), np.inf, points.mean.dtype)
+    scores = np.full(len(labels), np.inf, points.offset.dtype)
     n_pairs = 0
     for partition in partitions:
         cuts = np.linspace(0, len(partition.starts) - 1, n_blocks + 1).astype(int)
@@ -552,7 +552,7 @@ def test_rows_that_rounding_hides_are_compared_one_by_one(hartigan):
     points = make_points(rng, np.float32, weighted=True)
     points.rows[:30] /= 1000
     points.rows[30:] = points.rows[30:] / 1000 + 1000
-    points.mean[:] = 0
+    points.offset[:] = 0
     labels = np.concatenate([make_labels(rng, 30, 4), 4 + make_labels(rng, 30, 5)])
     clusters = make_clusters(points, labels, 9)
     clusters = clusters._replace(penalties=1e-6 * rng.random(9))
@@ -879,7 +879,7 @@ def test_update_clusters(dtype, weighted):
     points = make_points(rng, dtype, weighted=weighted)
     labels = make_labels(rng, 60, 10)
     labels[labels == 3] = 4
-    old = np.full((10, 5), 7, points.mean.dtype)
+    old = np.full((10, 5), 7, points.offset.dtype)
     clusters = Clusters(old.copy(), (old**2).sum(axis=1), *np.zeros((3, 10)))
     chosen = rng.permutation(10)
     for first, last in ((6, 10), (0, 6)):

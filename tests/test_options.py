@@ -153,7 +153,7 @@ def test_opposite_rows_have_a_center_all_the_same():
     assert model.inertia_ == 4
 
 
-# -- the centres of a model as a start ----------------------------------------------------------------------------------
+# -- the centres of a model as a start --------------------------------------------------------------------------------
 
 
 def test_ids_are_kept_when_rows_are_added(X):

@@ -50,15 +50,15 @@ def test_what_is_named_twice_counts_once():
 
 TIMED = """
 import sys
-from closure_kmeans import kernels, base, quantizer, storage
+from closure_kmeans import kernels, search
 from closure_kmeans.baselines import kernels as of_baselines
 from closure_kmeans.retrieval import kernels as of_retrieval
-from closure_kmeans.retrieval import collect, experiment, stages, vocabulary
+from closure_kmeans.retrieval import collect, experiment, stages
 
 def compiled():
-    found = [vars(module) for module in (_kernels, of_baselines, of_retrieval)]
-    kernels = {kernel for names in found for kernel in names.values() if hasattr(kernel, "signatures")}
-    return {(kernel.__name__, str(signature)) for kernel in kernels for signature in kernel.signatures}
+    found = [vars(module) for module in (kernels, of_baselines, of_retrieval)]
+    functions = {kernel for names in found for kernel in names.values() if hasattr(kernel, "signatures")}
+    return {(kernel.__name__, str(signature)) for kernel in functions for signature in kernel.signatures}
 
 def watched(timed):
     def call(*arguments, **settings):
@@ -69,8 +69,7 @@ def watched(timed):
     return call
 
 late = set()
-for module in (base, quantizer, storage, vocabulary):
-    module.MANY_CENTERS = 100  # words are in cells
+search.MANY_CENTERS = 100  # words are in cells
 stages.learn_vocabulary = watched(stages.learn_vocabulary)
 experiment._score = watched(experiment._score)
 plan = experiment.Plan([300], sys.argv[2:], rerank=True)

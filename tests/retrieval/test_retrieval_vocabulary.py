@@ -113,14 +113,13 @@ def test_more_words_than_descriptors(collection):
 @pytest.fixture
 def celled(collection, monkeypatch):
     """A vocabulary with so many words, as far as it knows, that they are in cells."""
-    for module in ("base", "quantizer", "storage", "retrieval.vocabulary"):
-        monkeypatch.setattr(f"closure_kmeans.{module}.MANY_CENTERS", 100)
+    monkeypatch.setattr("closure_kmeans.search.MANY_CENTERS", 100)
     return learn_vocabulary(collection.descriptors, 300, random_state=0)
 
 
 def test_the_cells_of_many_words_are_kept(celled, collection, tmp_path, monkeypatch):
     save_vocabulary(tmp_path / "words.safetensors", celled)
-    monkeypatch.setattr("closure_kmeans.base.group_centers", None)  # not built again
+    monkeypatch.setattr("closure_kmeans.search.group_centers", None)  # not built again
     loaded = load_vocabulary(tmp_path / "words.safetensors")
     np.testing.assert_array_equal(
         loaded.assign(collection.descriptors).words, celled.assign(collection.descriptors).words
@@ -148,8 +147,8 @@ def test_the_cells_of_many_words_are_kept(celled, collection, tmp_path, monkeypa
 def test_cells_that_do_not_add_up(celled, tmp_path, name, change):
     path = tmp_path / "photos.index"
     ImageIndex(celled).save(path)
-    rewritten(path, put(f"cells.{name}", change))
-    with pytest.raises(FileFormatError, match="must group all 300 words into cells"):
+    rewritten(path, put(f"model.cells.{name}", change))
+    with pytest.raises(FileFormatError, match="all 300 centres must be grouped into cells"):
         ImageIndex.load(path)
 
 

@@ -170,6 +170,8 @@ class Catalog:
 
     def neighbors(self, clusters: list[int], n_neighbors: int) -> list[list[Neighbor]]:
         """Nearest other clusters of each of ``clusters``, by the distance of centres."""
+        if not clusters:
+            return []
         labels, squares = self.model.several_nearest(self.centers[clusters], n_neighbors + 1)
         distances = np.sqrt(squares)
         return [

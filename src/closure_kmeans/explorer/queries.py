@@ -167,7 +167,7 @@ class Searches:
         words = ["closure-kmeans", "retrieval", "query", self.index_path, path]
         if question.box is not None:
             words += ["--box", ",".join(f"{corner:g}" for corner in question.box)]
-        words += ["--results", str(N_RESULTS), *(["--rerank"] if question.rerank else [])]
+        words += ["--n-results", str(N_RESULTS), *(["--rerank"] if question.rerank else [])]
         return shlex.join(words)
 
     def _query(self, question: Question) -> Query:
