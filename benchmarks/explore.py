@@ -47,7 +47,7 @@ def prepare_index(photos: Path) -> list[str]:
     index = CACHE / "explore" / "photos.index"
     if not index.exists():
         index.parent.mkdir(parents=True, exist_ok=True)
-        options = ["--words", str(N_WORDS), "-o", str(index)]
+        options = ["--n-words", str(N_WORDS), "-o", str(index)]
         command(["retrieval", "index", str(photos), *options], standalone_mode=False)
     return ["--index", str(index)]
 

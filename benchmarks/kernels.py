@@ -26,17 +26,20 @@ from threadpoolctl import threadpool_limits
 from benchmarks import data
 from benchmarks.machine import describe_machine, describe_versions
 from benchmarks.results import FOLDER, append_row, markdown_table
-from closure_kmeans import ClosureKMeans
-from closure_kmeans.closure import assign_by_closures
+from closure_kmeans import Method
+from closure_kmeans.assignment import assign_by_closures
 from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.neighborhoods import suitable_leaf_size
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import Points, arrange_points, measure_points, reorder
+from closure_kmeans.points import Points
+from closure_kmeans.stores import Rule
+from closure_kmeans.stores.memory import arrange_points, measure_points, reorder
 from closure_kmeans.trees import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
 
 PRODUCT_SIZE = 3072
 COPY_BYTES = 1 << 28
 WARM_ITERATIONS = 5
+RULE = Rule(hartigan=True)
 
 
 @dataclass
@@ -74,7 +77,7 @@ def prepare(X: NDArray[Any], n_clusters: int, leaf_size: int, tree_dims: int | N
     for _ in range(WARM_ITERATIONS):
         clusters = update(points, labels, n_clusters, threads)
         partition = grow_partition(points.coordinates, points.origin, n_leaves, rng, threads)
-        labels, n_pairs = assign_by_closures(points, clusters, labels, [partition], True, threads)
+        labels, n_pairs = assign_by_closures(points, clusters, labels, [partition], RULE, threads)
     clusters = update(points, labels, n_clusters, threads)
     return State(X, points, labels, clusters, partition, n_leaves, n_pairs)
 
@@ -109,7 +112,7 @@ def steps(state: State, n_clusters: int, tree_dims: int | None, threads: Threads
     t, t_item = points.coordinates.shape[1], points.coordinates.itemsize
     rng = np.random.default_rng(1)
     order = rng.permutation(n).astype(np.int32)
-    sample = state.X[: min(n, DATA_SAMPLE)].astype(points.mean.dtype) - points.mean
+    sample = state.X[: min(n, DATA_SAMPLE)].astype(points.offset.dtype) - points.offset
     leaf = n / state.n_leaves
 
     def tree_work(n_leaves: int) -> dict[str, float]:
@@ -120,7 +123,7 @@ def steps(state: State, n_clusters: int, tree_dims: int | None, threads: Threads
     found = [
         Step(
             "tiles: assignment in leaves",
-            lambda: assign_by_closures(points, state.clusters, state.labels, [state.partition], True, threads),
+            lambda: assign_by_closures(points, state.clusters, state.labels, [state.partition], RULE, threads),
             # 2 d a pair; rows, ids, labels, norms and scores once, and a leaf's candidates once
             flops=2 * d * state.n_pairs,
             bytes=n * (d * item + 20) + state.n_pairs / leaf * d * 4,
@@ -146,7 +149,7 @@ def steps(state: State, n_clusters: int, tree_dims: int | None, threads: Threads
             part="set-up",
         ),
         Step(
-            f"set-up: first tree, {n_clusters:,} cells",
+            f"set-up: first tree, {n_clusters:,} leaves",
             lambda: grow_partition(points.coordinates, points.origin, n_clusters, rng, threads),
             **tree_work(n_clusters),
             part="set-up",
@@ -160,9 +163,10 @@ def steps(state: State, n_clusters: int, tree_dims: int | None, threads: Threads
     ]
     if tree_dims is not None and tree_dims < d:
         axes = Step("set-up: principal axes", lambda: principal_axes(sample, tree_dims, 0), part="set-up")
+        directions = np.eye(d, tree_dims, dtype=points.offset.dtype)
         projection = Step(
             "set-up: norms and projection",
-            lambda: measure_points(state.X, points.mean, np.eye(d, tree_dims, dtype=points.mean.dtype), False, threads),
+            lambda: measure_points(state.X, points.offset, directions, False, threads),
             flops=n * d * (2 * tree_dims + 2),
             bytes=n * (d * item + tree_dims * 4 + 4),
             part="set-up",
@@ -200,13 +204,12 @@ HEADER = ("step", "seconds", "GFLOP/s", "of the product", "GB/s", "of the copy",
 
 
 def main() -> None:
-    defaults = ClosureKMeans()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__.split("\n")[0])
     data.add_data_option(parser)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--clusters", type=int, default=10_000)
     parser.add_argument("--leaf-size", type=int, help="by default what a fit takes")
-    parser.add_argument("--tree-dims", type=int, default=defaults.tree_dims, help="0: all")
+    parser.add_argument("--tree-dims", type=int, default=Method().tree_dims, help="0: all")
     parser.add_argument("--dtype", default="uint8", choices=("uint8", "float32", "float16", "float64"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)

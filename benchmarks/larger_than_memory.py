@@ -19,10 +19,14 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.linalg.blas import sgemm
+from threadpoolctl import threadpool_limits
 
 from benchmarks import data
 from benchmarks.machine import PeakMemory, describe_machine, describe_versions
@@ -35,6 +39,7 @@ SCORED_ROWS = 20_000
 BYTES_PER_CENTER_VALUE = 24
 STACK = 1 << 20
 WARM_ROWS = 50_000
+PRODUCT_SIZE = 1500  # takes longer than threads take to begin
 # Data set, rows, clusters, bytes allowed.
 TASKS = {"sift": (1_000_000, 10_000, 32_000_000), "mixtures": (5_000_000, 50_000, 1_000_000_000)}
 QUICK_SHARE = 50
@@ -48,14 +53,32 @@ def allocated() -> int:
     return int(lines["VmData"].split()[0]) * 1024
 
 
+def allocate_blas(threads: int) -> None:
+    """Have the BLAS of NumPy, and that of SciPy, which Numba calls, allocate the memory of so many products at a time.
+
+    OpenBLAS keeps 32 MB for each, which it hardly touches. Under a limit it would ask for them forever.
+    """
+    square = np.ones((PRODUCT_SIZE, PRODUCT_SIZE), np.float32)
+    all_there = threading.Barrier(threads)
+
+    def multiply(_: int) -> None:
+        for product in (np.dot, partial(sgemm, 1.0)):
+            all_there.wait()
+            product(square, square)
+
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        list(pool.map(multiply, range(threads)))
+
+
 def fit(path: str, n_clusters: int, memory_limit: int, threads: int) -> dict[str, Any]:
     """In a process of its own: fit, and say how it went."""
     threading.stack_size(STACK)
     X = open_vectors(path)
     limit = memory_limit or None
     model = ClosureKMeans(n_clusters, memory_limit=limit, random_state=0, n_threads=threads)
-    # Compiled code is no part of the fit, nor is what BLAS keeps for each thread: 32 MB that it hardly touches.
+    # Compiled code is no part of the fit, nor is what BLAS keeps for each thread.
     ClosureKMeans(500, memory_limit=limit and 8_000_000, random_state=0, n_threads=threads).fit(X[:WARM_ROWS])
+    allocate_blas(threads)
     if limit is not None:
         allowed = allocated() + limit + BYTES_PER_CENTER_VALUE * n_clusters * X.shape[1] + STACK * threads
         resource.setrlimit(resource.RLIMIT_DATA, (allowed, resource.getrlimit(resource.RLIMIT_DATA)[1]))

@@ -31,7 +31,6 @@ from closure_kmeans.explorer.catalog import Catalog
 from closure_kmeans.explorer.fit import fit_of_model
 from closure_kmeans.explorer.queries import Searches
 from closure_kmeans.explorer.server import running
-from closure_kmeans.metrics import squared_distances
 from closure_kmeans.retrieval import ImageIndex
 
 PAGES = {
@@ -73,7 +72,7 @@ def open_browser() -> Iterator[Browser]:
 def make_catalog(source: str | None, n_clusters: int, threads: int) -> Catalog:
     X = data.load("sift", data.count_sift(source), source)
     model = ClosureKMeans(n_clusters, max_iter=8, random_state=0, n_threads=threads).fit(X)
-    squares = squared_distances(X, model.cluster_centers_, model.labels_)
+    squares = model.squared_distances(X, model.labels_)
     return Catalog(model, X, labels=model.labels_, squares=squares)
 
 

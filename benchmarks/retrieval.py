@@ -7,8 +7,8 @@ photos, and scored on the first 200, 400 and so on: only those are queries, and 
 how far chance goes.
 
 All flat methods begin with the same clusters: every descriptor is at the nearest of as many random ones as there are
-words. So begins the release of AKM that the paper names. With `--start tree` they begin with the cells of a tree, as in
-the paper's section 4.3.
+words. So begins the release of AKM that the paper names. With `--start tree` they begin with the leaves of a tree, as
+in the paper's section 4.3.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ import numpy as np
 from benchmarks.data import CACHE, add_data_option
 from benchmarks.machine import describe_machine, describe_versions
 from benchmarks.results import FOLDER, Row, append_row, forget, latest, markdown_table, read_rows
-from closure_kmeans.parallel import Threads
-from closure_kmeans.points import mean_of, shifted
-from closure_kmeans.quantizer import SAMPLE_ROWS, find_centers
+from closure_kmeans import CenterIndex
+from closure_kmeans.nearest import SAMPLE_ROWS
 from closure_kmeans.retrieval import Collection, Extraction, learn_vocabulary
 from closure_kmeans.retrieval.collection import image_names
 from closure_kmeans.retrieval.experiment import Scoring, score_vocabulary
@@ -48,7 +47,7 @@ METHODS = {
 }
 SIZES = (1000, 10_000, 100_000, 200_000)
 RESULTS = {"random": FOLDER / "retrieval.jsonl", "tree": FOLDER / "retrieval-tree.jsonl"}
-TITLES = {"random": "from random rows", "tree": "from the cells of a tree"}
+TITLES = {"random": "from random rows", "tree": "from the leaves of a tree"}
 # Flat methods stop when an iteration lowers the distortion by less than this part of itself. That of AKM goes up and
 # down, and is no sign of when to stop: it has the ten iterations that VISE takes, which its authors' group maintains.
 FLAT: dict[str, Any] = {"max_iter": 20, "tol": 5e-3}
@@ -93,11 +92,9 @@ def start_from_random_rows(collection: Collection, words: int, seed: int, thread
     """Each descriptor at the nearest of as many random ones as there are words."""
     began = perf_counter()
     rows = root_bytes(collection.descriptors)
-    sample = rows[:: -(-len(rows) // SAMPLE_ROWS)]
-    origin = mean_of(sample.astype(np.float32))
     drawn = np.random.default_rng(seed).choice(len(rows), words, replace=False)
-    with Threads(threads) as pool:
-        labels = find_centers(rows, shifted(rows[drawn], origin), origin, sample, pool)
+    index = CenterIndex(rows[drawn], sample=rows[:: -(-len(rows) // SAMPLE_ROWS)], n_threads=threads)
+    labels, _ = index.nearest(rows)
     return Start(labels, perf_counter() - began)
 
 

@@ -26,7 +26,6 @@ from closure_kmeans.explorer.catalog import Catalog
 from closure_kmeans.explorer.fit import fit_of_model
 from closure_kmeans.explorer.queries import Searches
 from closure_kmeans.explorer.server import running
-from closure_kmeans.metrics import squared_distances
 from closure_kmeans.retrieval import ImageIndex, collect, learn_vocabulary
 
 N_CLUSTERS, N_WORDS = 500, 2000
@@ -88,7 +87,7 @@ def make_catalog() -> Catalog:
     X = load_sift()
     prepare_kernels(X, N_CLUSTERS, seed=0, n_threads=None)  # so that the fit's times are its own
     model = ClosureKMeans(N_CLUSTERS, random_state=0).fit(X)
-    squares = squared_distances(X, model.cluster_centers_, model.labels_)
+    squares = model.squared_distances(X, model.labels_)
     return Catalog(model, X, labels=model.labels_, squares=squares)
 
 

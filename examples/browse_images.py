@@ -53,7 +53,7 @@ show(rows, "ten topics, and the clusters in them")
 # %%
 # A closer look: the six largest clusters. The farther to the right, the farther from the centre, and the odder.
 
-distances = np.linalg.norm(X - model.cluster_centers_[model.labels_], axis=1)
+distances = model.squared_distances(X, model.labels_)
 rows = [members.rows[members.starts[c] : members.starts[c + 1]] for c in by_size[:6]]
 rows = [r[np.argsort(distances[r])][np.linspace(0, len(r) - 1, 12).astype(int)] for r in rows]
 show(rows, "six clusters, odd ones to the right")

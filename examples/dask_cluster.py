@@ -51,6 +51,6 @@ client.close()
 cluster.close()
 
 # %%
-# From the command line: ``closure-kmeans fit shards/ -k 1000000 -o words.safetensors --dask tcp://scheduler:8786``.
-# The files in ``storage`` let a fit that was killed go on. ``model.save`` writes the same kind of file as any other
-# model.
+# From the command line: ``closure-kmeans fit shards/ -k 1000000 -o words.safetensors --client tcp://scheduler:8786``.
+# With the files in ``storage``, ``fit(X, resume=True)`` goes on with a fit that was killed. ``model.save`` writes the
+# same kind of file as any other model.

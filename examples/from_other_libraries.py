@@ -41,15 +41,15 @@ print(f"MiniBatchKMeans {theirs.inertia_ / len(X):,.0f}, ClosureKMeans {ours.ine
 # faiss
 # -----
 # ``Kmeans(d, k, niter, seed, spherical)`` becomes ``ClosureKMeans(k, max_iter, random_state, metric="cosine")``.
-# ``train`` is ``fit``, ``centroids`` is ``cluster_centers_``, ``obj`` is in ``history_``. Unless told otherwise,
-# faiss uses ``max_points_per_centroid=256`` rows for each centre at most; here all rows count.
+# ``train`` is ``fit``, ``centroids`` is ``cluster_centers_``, ``obj`` is in ``history_``, and ``index`` is
+# ``center_index_``. Unless told otherwise, faiss uses ``max_points_per_centroid=256`` rows for each centre at most;
+# here all rows count.
 
 theirs = faiss.Kmeans(X.shape[1], k, niter=25, seed=0, min_points_per_centroid=1)
 theirs.train(X)
 distances, labels = theirs.index.search(new, 1)
 ours = ClosureKMeans(k, max_iter=25, random_state=0).fit(X)
-labels = ours.predict(new)
-distances = np.square(new - ours.cluster_centers_[labels]).sum(axis=1)
+labels, distances = ours.center_index_.search(new, 1)
 print(f"faiss.Kmeans {theirs.obj[-1] / len(X):,.0f}, ClosureKMeans {ours.inertia_ / len(X):,.0f}")
 
 # %%

@@ -6,7 +6,8 @@ A memory map is taken as it is: no copy in float32 is made, and the file is neve
 ``memory_limit`` the fit stays within the memory that you allow it: the rows are written to a temporary file in a new
 order, and read back slab by slab. The centres near a slab take part in it, so that points and clusters still meet.
 
-Needs ``pip install '.[plot]'``, and as much room on the disk as the file takes.
+Needs ``pip install '.[plot]'``, and as much room as the file takes in the folder of temporary files, which the
+environment variable TMPDIR names.
 """
 
 from pathlib import Path

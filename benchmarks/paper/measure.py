@@ -16,8 +16,8 @@ from benchmarks.results import Row
 from benchmarks.rivals.methods import METHODS, Outcome
 from closure_kmeans import metrics
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import arrange_points, grow_leaves
-from closure_kmeans.trees import RandomPartition
+from closure_kmeans.stores.memory import arrange_points
+from closure_kmeans.trees import RandomPartition, grow_leaves
 
 RATIO_EDGES = np.round(np.arange(-0.2, 0.6001, 0.01), 2)
 NEAR_BORDER = 0.15  # below it lie 90 % of the active points, says the paper
@@ -99,7 +99,9 @@ def coverage(job: Measurement) -> Row:
         points, order = arrange_points(X, np.ones(1), 1, job.settings["tree_dims"] or None, rng, threads)
         labels, moved = old_labels[order.members], new_labels[order.members]
         for n_trees, leaf_size in job.settings["neighborhoods"]:
-            partitions = [grow_leaves(points, rng, threads, leaf_size) for _ in range(n_trees)]
+            partitions = [
+                grow_leaves(points.coordinates, points.origin, leaf_size, rng, threads) for _ in range(n_trees)
+            ]
             size = neighborhood_size(partitions, rng)
             curve.append((size, metrics.coverage(labels, moved, partitions), n_trees, leaf_size))
     return about(job) | {"curve": curve, "n_active": int(np.count_nonzero(labels != moved))}

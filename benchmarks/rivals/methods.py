@@ -69,15 +69,25 @@ class Method(NamedTuple):
 
 
 def closures(n_clusters: int, **settings: Any) -> Any:
-    from closure_kmeans import ClosureKMeans
+    import closure_kmeans
 
-    return ClosureKMeans(n_clusters, **settings)
+    return closure_kmeans.ClosureKMeans(n_clusters, **gather_switches(closure_kmeans.Method(), settings))
 
 
 def paper_closures(n_clusters: int, **settings: Any) -> Any:
-    from closure_kmeans import ClosureKMeans
+    import closure_kmeans
 
-    return ClosureKMeans.paper(n_clusters, **settings)
+    return closure_kmeans.ClosureKMeans(n_clusters, **gather_switches(closure_kmeans.PAPER, settings))
+
+
+def gather_switches(method: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as parameters of ``ClosureKMeans``: switches of the algorithm become changes of a ``Method``.
+
+    In the parameters of runs, which tell results apart, each switch has a name of its own, as in version 0.1.
+    """
+    switches = {name: value for name, value in settings.items() if name in method._fields}
+    others = {name: value for name, value in settings.items() if name not in switches}
+    return others | {"method": method._replace(**switches)}
 
 
 def run_ours(task: Task, make: Callable[..., Any] = closures, *, curve: bool = True, unit: float = 1) -> Outcome:

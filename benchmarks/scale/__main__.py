@@ -34,7 +34,7 @@ SPREAD = ((4, 2_500), (16, 10_000), (64, 40_000), (160, 10_000))
 SPREAD_ITERATIONS = 10
 # The same: 100 points a cluster as in the runs of quality, and 1,000 as in a billion rows.
 TASKS = ((1, 10_000), (2, 10_000), (4, 10_000), (8, 10_000), (16, 10_000), (16, 1_000))
-CELLS_ENTERED = (0, 8, 16, 32, 64)  # 0 is ClosureKMeans
+PIECES_ENTERED = (0, 8, 16, 32, 64)  # 0 is ClosureKMeans
 ENTERED_SHARE = 5  # of rows and clusters: one core does it
 RIVAL_CLUSTERS = (100, 1_000)
 QUICK_SHARE = 50
@@ -97,14 +97,15 @@ def fit_job(arguments: Any, share: int, n_partitions: int, n_clusters: int, n_wo
 
 
 def entered(arguments: Any, share: int) -> list[Job]:
+    """In results the number of pieces has its name of version 0.1, ``n_cells``."""
     n_rows, n_clusters = (size // share // ENTERED_SHARE for size in (N_ROWS, N_CLUSTERS))
     path = runs.source_file(n_rows, arguments.data)
     return [
         (
-            {"n_cells": n_cells, "n_clusters": n_clusters, "n_rows": n_rows, "partitions": max(PARTITIONS)},
-            partial(runs.with_entered, path, n_clusters, max(PARTITIONS), n_cells, SEED),
+            {"n_cells": n_pieces, "n_clusters": n_clusters, "n_rows": n_rows, "partitions": max(PARTITIONS)},
+            partial(runs.with_entered, path, n_clusters, max(PARTITIONS), n_pieces, SEED),
         )
-        for n_cells in CELLS_ENTERED
+        for n_pieces in PIECES_ENTERED
     ]
 
 

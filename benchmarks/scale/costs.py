@@ -27,12 +27,12 @@ from closure_kmeans import kernels
 from closure_kmeans.distributed import DistributedClosureKMeans, passes
 from closure_kmeans.distributed.cluster import Cluster, local_cluster
 from closure_kmeans.distributed.files import SharedFolder, shared_folder
-from closure_kmeans.distributed.layout import CELLS_PER_PARTITION
-from closure_kmeans.layout import along
+from closure_kmeans.distributed.layout import PIECES_PER_PARTITION
+from closure_kmeans.nearest import SAMPLE_ROWS
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points
-from closure_kmeans.quantizer import SAMPLE_ROWS
-from closure_kmeans.slabs import Totals, means_of, no_totals
+from closure_kmeans.stores.layout import along
+from closure_kmeans.stores.totals import Totals, means_of, no_totals
 
 ITERATIONS = 12
 REPEATS = 5
@@ -53,11 +53,11 @@ def measure(path: Path, n_clusters: int, n_partitions: int) -> Row:
         )
         model.set_params(max_iter=1).fit(path)
         cluster.costs.clear()
-        model.set_params(max_iter=ITERATIONS).fit(path)
+        model.set_params(max_iter=ITERATIONS).fit(path, resume=True)
         seconds = cluster.costs_of("assign_partition", n_partitions)["seconds"]
         cluster.costs.clear()
         tracemalloc.start()
-        model.set_params(max_iter=ITERATIONS + 1).fit(path)
+        model.set_params(max_iter=ITERATIONS + 1).fit(path, resume=True)
         tracemalloc.stop()
         memory = cluster.costs_of("assign_partition", n_partitions)["memory"]
     points = len(model.labels_) / n_partitions
@@ -78,15 +78,14 @@ def measure_driver(n_clusters: int, width: int) -> Row:
     sums = passes.Sums(ids, part, ids[:1], 0, 0)
     totals.sizes[:] = 1
     add = best(lambda: passes.add_sums(totals, sums, ids)) / part.sums.size
-    mean = np.zeros(width, np.float32)
-    points = Points(np.zeros((1, width), np.float32), mean, np.ones(1), np.zeros((1, width), np.float32), mean)
+    offset = np.zeros(width, np.float32)
+    points = Points(np.zeros((1, width), np.float32), offset, np.ones(1), np.zeros((1, width), np.float32), offset)
     axes = np.linalg.qr(rng.normal(size=(width, TREE_DIMS)))[0].astype(np.float32)
-    spare: list[Any] = []
+    centers = np.empty((n_clusters, width), np.float32)
 
     def finish() -> None:
-        clusters = means_of(points, totals, threads, spare)
-        along(clusters.centers, axes)
-        spare.append(clusters.centers)
+        means_of(points, totals, threads, centers)
+        along(centers, axes)
         totals.sums[:] = 0
 
     with Threads(1) as threads:
@@ -110,19 +109,19 @@ def measure_group(n_clusters: int, n_partitions: int = 160, n_near: int = 8) -> 
 
 
 def measure_near(n_clusters: int, n_partitions: int = 64) -> float:
-    """What a task does to find the centres near partitions: seconds for a pair of a centre and one of its own cells."""
+    """What a task does to find the centres near partitions: seconds for a pair of a centre and an own piece."""
     with tempfile.TemporaryDirectory(prefix="closure-kmeans-scale-") as temporary:
         task = near_task(shared_folder(temporary), n_clusters, n_partitions)
-        return best(task) / (n_clusters * CELLS_PER_PARTITION)
+        return best(task) / (n_clusters * PIECES_PER_PARTITION)
 
 
 def near_task(folder: SharedFolder, n_clusters: int, n_partitions: int) -> Callable[[], Any]:
     """The task of one of several partitions, in a layout that is made up."""
     rng = np.random.default_rng(0)
-    cells = rng.normal(size=(n_partitions * CELLS_PER_PARTITION, TREE_DIMS)).astype(np.float32)
-    partition_of = np.repeat(np.arange(n_partitions, dtype=np.int32), CELLS_PER_PARTITION)
+    pieces = rng.normal(size=(n_partitions * PIECES_PER_PARTITION, TREE_DIMS)).astype(np.float32)
+    partition_of = np.repeat(np.arange(n_partitions, dtype=np.int32), PIECES_PER_PARTITION)
     sample = np.zeros((SAMPLE_ROWS, 128), np.uint8)
-    layout = passes.Layout(cells[0], None, cells, partition_of, np.arange(n_partitions + 1), sample, 1, False)
+    layout = passes.Layout(pieces[0], None, pieces, partition_of, np.arange(n_partitions + 1), sample, 1, False)
     folder.save_record(passes.LAYOUT, layout)
     folder.save("centers.npy", rng.normal(size=(n_clusters, TREE_DIMS)).astype(np.float32))
     return partial(passes.find_near, passes.Partition(folder, 0), "centers.npy", n_clusters)

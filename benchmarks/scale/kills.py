@@ -18,8 +18,8 @@ from benchmarks.scale.runs import digest_of
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans
 from closure_kmeans.distributed.cluster import local_cluster
-from closure_kmeans.distributed.driver import FEWEST_MERGED
 from closure_kmeans.distributed.files import FIT
+from closure_kmeans.distributed.store import FEWEST_MERGED
 
 SETTINGS: dict[str, Any] = {
     "n_clusters": 400,
@@ -31,7 +31,9 @@ SETTINGS: dict[str, Any] = {
 
 
 def fit(address: str, storage: str | None = None) -> str:
-    return digest_of(DistributedClosureKMeans(client=address, storage=storage, **SETTINGS).fit(load_sift()))
+    """Fit, or go on with the fit in ``storage``."""
+    model = DistributedClosureKMeans(client=address, storage=storage, **SETTINGS)
+    return digest_of(model.fit(load_sift(), resume=storage is not None))
 
 
 def kill_workers(n_kills: int, seed: int = 0) -> Row:

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from closure_kmeans.distributed.cluster import MERGED_FETCHED_TOGETHER, plan_merges
-from closure_kmeans.distributed.driver import count_merged
-from closure_kmeans.distributed.layout import CELLS_PER_PARTITION
+from closure_kmeans.distributed.layout import PIECES_PER_PARTITION
 from closure_kmeans.distributed.passes import CENTERS_READ, sums_bytes
-from closure_kmeans.layout import BYTES_PER_SLAB_POINT
-from closure_kmeans.quantizer import SAMPLE_ROWS
-from closure_kmeans.slabs import BLOCK_CENTERS, BLOCK_PAIRS
+from closure_kmeans.distributed.store import count_merged
+from closure_kmeans.nearest import SAMPLE_ROWS
+from closure_kmeans.stores.layout import BLOCK_CENTERS, BLOCK_PAIRS, BYTES_PER_SLAB_POINT
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Constants:
     assign: float  # a point and iteration, on average: coordinates, tree, assignment, sums
     slowest: float  # how many times as long the slowest partition takes
     add: float  # a value of the sums, to add it
-    near: float  # a pair of centre and cell, for the workers to find which are near each other
+    near: float  # a pair of centre and piece, for the workers to find which are near each other
     group: float  # a pair of centre and partition that it is near, for the driver to list it
     finish: float  # a value of the centres: sums set to zero, means, coordinates
     task: float  # a task sent, and told of as done
@@ -103,7 +102,7 @@ PARTS = {
 TREE_DIMS = 16
 FILES_OF_THE_DRIVER = 2  # the coordinates of the centres, and the centres
 # Bytes in memory: what a task keeps of a value of a cluster that it touches (the centre, the sums, and those that are
-# sent), of each cluster (whether it is touched, and its place), and of pairs of centre and cell (scores and places).
+# sent), of each cluster (whether it is touched, and its place), and of pairs of centre and piece (scores and places).
 TOUCHED_VALUE_BYTES, CLUSTER_BYTES, PAIR_BYTES = 4 + 8 + 8, 1 + 4, 4 + 4 + 8
 
 
@@ -147,8 +146,8 @@ def iteration(
     touched = max(entries, pairs) / n_partitions
     centers_of_machine = min(4 * values, touched * 4 * width * n_partitions / n_machines) * 2
     slowest = constants.slowest if n_partitions > 1 else 1.0
-    n_cells = CELLS_PER_PARTITION * n_partitions
-    layout = SAMPLE_ROWS * row_bytes + n_cells * 4 * (TREE_DIMS + 1)
+    n_pieces = PIECES_PER_PARTITION * n_partitions
+    layout = SAMPLE_ROWS * row_bytes + n_pieces * 4 * (TREE_DIMS + 1)
     task_memory = (
         layout
         + (per_partition + pairs / n_partitions) * (row_bytes + 4 * TREE_DIMS + BYTES_PER_SLAB_POINT)
@@ -162,7 +161,7 @@ def iteration(
         merge=merge,
         sums=(constants.move + 1 / machine.network) * (to_driver + 8 * pairs),
         add=constants.add * to_driver / 8,
-        near=constants.near * n_clusters * CELLS_PER_PARTITION * n_rounds,
+        near=constants.near * n_clusters * PIECES_PER_PARTITION * n_rounds,
         list=constants.group * pairs,
         centers=constants.finish * values + 4 * (values + TREE_DIMS * n_clusters + pairs) / machine.storage,
         read=centers_of_machine / machine.storage,
@@ -177,7 +176,7 @@ def iteration(
         * max(
             task_memory,
             2 * merged_task,
-            layout + 4 * TREE_DIMS * CENTERS_READ + PAIR_BYTES * min(BLOCK_CENTERS * n_cells, BLOCK_PAIRS),
+            layout + 4 * TREE_DIMS * CENTERS_READ + PAIR_BYTES * min(BLOCK_CENTERS * n_pieces, BLOCK_PAIRS),
         ),
         driver_memory=values * (8 + 4 * 4) + MERGED_FETCHED_TOGETHER * to_driver / (levels or [n_partitions])[-1],
         flops=2 * n_points * width * constants.candidates,

@@ -109,7 +109,7 @@ def entered_table(rows: Rows) -> str:
         if row is not one
     ]
     title = f"{one['n_rows']:,} rows into {one['n_clusters']:,} clusters, {one['partitions']} partitions"
-    return f"{title}, against one machine.\n\n{markdown_table(('nearest cells', 'distortion', ''), lines)}"
+    return f"{title}, against one machine.\n\n{markdown_table(('nearest pieces', 'distortion', ''), lines)}"
 
 
 def rival_table(rows: Rows) -> str:
@@ -194,7 +194,7 @@ def constants_table(rows: Rows) -> str:
             f"{few.slowest:.2f} and {many.slowest:.2f} times",
         ],
         ["a value of the sums added", f"{few.add * 1e9:.2f} ns of a core"],
-        ["a pair of centre and cell compared", f"{few.near * 1e9:.2f} ns of a core"],
+        ["a pair of centre and piece compared", f"{few.near * 1e9:.2f} ns of a core"],
         ["a pair of centre and partition listed", f"{few.group * 1e9:.1f} ns of a core"],
         ["a value of the centres computed", f"{few.finish * 1e9:.2f} ns of a core"],
         ["a task sent, and told of as done", f"{few.task * 1e3:.2f} ms"],

@@ -27,11 +27,12 @@ from numpy.typing import NDArray
 from benchmarks import data
 from benchmarks.results import Row
 from closure_kmeans import ClosureKMeans
+from closure_kmeans.base import BaseKMeans
 from closure_kmeans.distributed import DistributedClosureKMeans, estimator, passes
 from closure_kmeans.distributed.cluster import Cluster, local_cluster, plan_merges
-from closure_kmeans.distributed.driver import count_merged
 from closure_kmeans.distributed.files import FIT, SharedFolder, fit_folder
 from closure_kmeans.distributed.passes import labels_name, sums_bytes
+from closure_kmeans.distributed.store import count_merged
 from closure_kmeans.metrics import distortion
 
 SCORED_ROWS = 20_000
@@ -52,13 +53,13 @@ def loopback_bytes() -> int:
     return psutil.net_io_counters(pernic=True)["lo"].bytes_sent
 
 
-def digest_of(model: ClosureKMeans) -> str:
+def digest_of(model: BaseKMeans) -> str:
     digest = hashlib.blake2b(np.ascontiguousarray(model.labels_).tobytes(), digest_size=8)
     digest.update(model.cluster_centers_.tobytes())
     return digest.hexdigest()
 
 
-def facts_of(fitted: ClosureKMeans, X: Any, seconds: float) -> Row:
+def facts_of(fitted: BaseKMeans, X: Any, seconds: float) -> Row:
     return {
         "seconds": seconds,
         "iterations": fitted.n_iter_,
@@ -112,12 +113,12 @@ def on_cluster(path: Path, n_clusters: int, n_partitions: int, n_workers: int, s
         shutil.rmtree(folder)
 
 
-def with_entered(path: Path, n_clusters: int, n_partitions: int, n_cells: int, seed: int) -> Row:
-    """A fit whose centres are entered into the partitions of so many of their nearest cells; if 0, on one machine."""
+def with_entered(path: Path, n_clusters: int, n_partitions: int, n_pieces: int, seed: int) -> Row:
+    """A fit whose centres are entered into the partitions of so many of their nearest pieces; if 0, on one machine."""
     X = np.load(path)
-    with tasks_here(), mock.patch.object(passes, "CELLS_ENTERED", n_cells):
-        if n_cells:
-            model = DistributedClosureKMeans(n_clusters, n_partitions=n_partitions, random_state=seed)
+    with tasks_here(), mock.patch.object(passes, "PIECES_ENTERED", n_pieces):
+        if n_pieces:
+            model: BaseKMeans = DistributedClosureKMeans(n_clusters, n_partitions=n_partitions, random_state=seed)
         else:
             model = ClosureKMeans(n_clusters, random_state=seed)
         return {"distortion": model.fit(X).inertia_ / len(X), "iterations": model.n_iter_}

@@ -134,9 +134,9 @@ def test_coverage_counts_the_points_that_leave(tmp_path, monkeypatch):
         seen.append((labels, new_labels))
         return coverage(labels, new_labels, partitions)
 
-    def grow(points, *arguments):
-        widths.add(points.coordinates.shape[1])
-        return grow_leaves(points, *arguments)
+    def grow(coordinates, *arguments):
+        widths.add(coordinates.shape[1])
+        return grow_leaves(coordinates, *arguments)
 
     coverage, grow_leaves, widths = measure.metrics.coverage, measure.grow_leaves, set()
     monkeypatch.setattr(measure.metrics, "coverage", observe)

@@ -8,9 +8,11 @@ import pytest
 from benchmarks.job import Job, estimated_seconds, identity, judge, perform
 from benchmarks.results import run_missing
 from benchmarks.rivals.experiments import EXPERIMENTS, GROUPS, Experiment
-from benchmarks.rivals.methods import METHODS, Outcome
+from benchmarks.rivals.methods import METHODS, Outcome, closures, paper_closures
 from benchmarks.rivals.report import behind, compare, table_line, time_to_reach, value_at, write_report
 from benchmarks.rivals.summary import write_summary
+from benchmarks.steps import VARIATIONS
+from closure_kmeans import PAPER, Method
 
 
 def row(curve, seconds, repeat=0, estimated=None):
@@ -75,6 +77,21 @@ def test_a_curve_is_made_one_of_the_scored_rows():
     assert value == pytest.approx(judged["labels_distortion"])
     assert value != pytest.approx(distances.mean(), rel=1e-4)
     assert distortion == judged["distortion"] < value
+
+
+def test_switches_of_runs_change_the_method():
+    assert closures(20).method == Method()
+    assert paper_closures(20).method == PAPER
+    model = closures(20, rule="lloyd", tree_dims=None, tol=0.0)
+    assert (model.method, model.tol) == (Method(rule="lloyd", tree_dims=None), 0)
+    assert paper_closures(20, adaptive=False, max_trees=3).method == PAPER._replace(adaptive=False, max_trees=3)
+
+
+@pytest.mark.parametrize("label", VARIATIONS)
+def test_variations_are_parameters(label):
+    model = closures(20, **VARIATIONS[label])
+    model._check_parameters()
+    assert (model.method == PAPER) == (label == "the paper's mode")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -19,7 +19,7 @@ from benchmarks.scale.simulate import Machines, Troubles, run_tasks, simulate
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.distributed import DistributedClosureKMeans
 from closure_kmeans.distributed.passes import Sums, sums_bytes
-from closure_kmeans.slabs import Totals
+from closure_kmeans.stores.totals import Totals
 
 CONSTANTS = Constants(
     assign=1e-6,
@@ -106,7 +106,7 @@ def test_the_model_knows_the_memory_of_a_task(tmp_path):
         model.fit(tmp_path / "rows.npy")
         cluster.costs.clear()
         runs.tracemalloc.start()
-        model.set_params(max_iter=3).fit(tmp_path / "rows.npy")
+        model.set_params(max_iter=3).fit(tmp_path / "rows.npy", resume=True)
         runs.tracemalloc.stop()
     memory = cluster.costs_of("assign_partition", 4)["memory"]
     assert memory.shape[1] == 4
