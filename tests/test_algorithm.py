@@ -558,7 +558,7 @@ def test_groups_of_cells_keep_the_promises(X, weighted, data):
 
     begin = MemoryStore.begin
     with (
-        mock.patch.multiple(neighborhoods, CELLS_TOGETHER=2, FEW_CELLS=1),
+        mock.patch.multiple(neighborhoods, LEAVES_TOGETHER=2, FEW_LEAVES=1),
         mock.patch.object(MemoryStore, "begin", remember),
     ):
         fits = [model(k, tol=0, max_iter=20, n_threads=n_threads).fit(X, sample_weight=weights) for n_threads in (1, 2)]

@@ -33,7 +33,7 @@ FEW_CLUSTERS = 128
 BLOCK_POINTS = 1024
 # Leaves of the start that are kept together in the first iteration: fewer clusters than a leaf will have, so that it
 # takes less than half as long. With fewer clusters than this there would be too few groups for many threads.
-CELLS_TOGETHER, FEW_CELLS = 32, 2000
+LEAVES_TOGETHER, FEW_LEAVES = 32, 2000
 
 # Grows a random partition into leaves of at most this many points.
 Grow = Callable[[int], LeavesOf]
@@ -212,6 +212,6 @@ def neighborhoods_in_memory(
             store.grow, leaf_size, method.max_trees, adaptive=method.adaptive, min_fall=method.min_fall
         )
     first = None
-    if from_tree and method.leaf_size is None and n_clusters > FEW_CELLS:
-        first = store.grow_over_start(-(-n_clusters // CELLS_TOGETHER))
+    if from_tree and method.leaf_size is None and n_clusters > FEW_LEAVES:
+        first = store.grow_over_start(-(-n_clusters // LEAVES_TOGETHER))
     return fresh_neighborhoods(store, method, n_clusters, target_accuracy, first=first)
