@@ -252,11 +252,11 @@ def test_canopies_tell_small_clusters_far_from_the_mean_apart():
 def test_nearest_children(dtype):
     rng = np.random.default_rng(0)
     points = make_points(rng, dtype)
-    centers = rng.normal(0, 40, (12, 5)).astype(points.mean.dtype)
+    centers = rng.normal(0, 40, (12, 5)).astype(points.offset.dtype)
     centers[4] = centers[2]
     starts, nodes = np.array([0, 1, 6, 12]), rng.integers(3, size=60).astype(np.int32)
     labels = np.full(60, -7, np.int32)
-    kernels.nearest_children(points.rows, points.mean, centers, starts, nodes, labels, 1, 59)
+    kernels.nearest_children(points.rows, points.offset, centers, starts, nodes, labels, 1, 59)
     expected = reference.nearest_children(numbers(points)[0], centers, starts, nodes)
     np.testing.assert_array_equal(labels[1:59], expected[1:59])
     assert (labels[[0, 59]] == -7).all()

@@ -540,7 +540,7 @@ def test_the_size_of_a_model_is_known_before_the_fit(tmp_path, dtype, training):
 def test_what_will_not_fit_on_the_disk_is_found_before_the_work(run, here, monkeypatch, full_disk, arguments, message):
     np.save("many.npy", np.tile(load_sift()[:2000], (10, 1)))
     for work in (
-        "closure_kmeans.cli.fit._run",
+        "closure_kmeans.ClosureKMeans.fit",
         "closure_kmeans.cli.predict.assign",
         "closure_kmeans.cli.export.assign",
     ):

@@ -110,7 +110,7 @@ def test_compiling_is_no_part_of_the_estimate(verbose, monkeypatch):
     model = ClosureKMeans(2, verbose=verbose, max_time=2000)
     clusters = SimpleNamespace(inertia=1.0)
     step = SimpleNamespace(state=SimpleNamespace(clusters=clusters), n_active=0, n_trees=1, n_pairs=1)
-    with Recorder(model, perf_counter(), 1) as record:
+    with Recorder(model, perf_counter(), 1, 100) as record:
         record(step, None)
         record._began -= 1600  # as if so much time had passed
         if verbose:

@@ -284,7 +284,7 @@ def test_a_fit_is_seen_while_it_runs(browser, url, folder):
     page.wait_for_selector("svg.chart")
     assert page.locator("tbody tr").count() == 2
     page.get_by_role("link", name="Against iterations").focus()
-    model.set_params(max_iter=100).fit(make_rows())
+    model.set_params(max_iter=100).fit(make_rows(), resume=True)
     page.wait_for_selector(".badge:has-text('converged')")
     assert page.locator("tbody tr").count() == model.n_iter_
     assert page.evaluate("document.activeElement.textContent") == "Against iterations"

@@ -419,7 +419,7 @@ def test_interrupts_end_the_call_and_lift_the_limits(n_threads, error, monkeypat
         ({"images": [None]}, TypeError, "image 0 must be a path or an array, got NoneType"),
         ({"images": "nowhere.png"}, ValueError, "'nowhere.png' must be a file, but there is none"),
         ({"on_error": "ignore"}, ValueError, "on_error must be one of 'raise', 'skip', got 'ignore'"),
-        ({"n_threads": 0}, ValueError, "n_threads must not be 0"),
+        ({"n_threads": 0}, ValueError, "n_threads must be at least 1, got 0"),
         ({"verbose": -1}, ValueError, "verbose must be at least 0, got -1"),
         ({"max_pixels": 0}, ValueError, "max_pixels must be at least 1, got 0"),
     ],

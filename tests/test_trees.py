@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from closure_kmeans import kernels
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import arrange_points
+from closure_kmeans.stores.memory import arrange_points
 from closure_kmeans.trees import N_DRAWS, NODE_SAMPLE, grow_partition
 
 AWKWARD = {
@@ -79,6 +79,6 @@ def test_points_are_the_rows_in_the_order_of_the_tree(dtype, n_axes):
     ordered = X[members].astype(np.float64)
     np.testing.assert_array_equal(reference.widen(points.rows), ordered)
     np.testing.assert_array_equal(points.weights, weights[members])
-    np.testing.assert_allclose(points.mean, X.mean(axis=0, dtype=np.float64), atol=0.5)
+    np.testing.assert_allclose(points.offset, X.mean(axis=0, dtype=np.float64), atol=0.5)
     assert points.coordinates.shape == (200, 2 if n_axes == 2 else 5)
     np.testing.assert_array_equal(starts, np.arange(0, 201, 10))

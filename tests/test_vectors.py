@@ -142,7 +142,7 @@ def test_a_fit_reads_each_chunk_a_few_times(suffix, tmp_path, chunks_read, monke
     """Once to look for distinct rows, twice for a sample, once to find the cells and once to write them."""
     monkeypatch.setattr("closure_kmeans.vectors.rows.GROUP_BYTES", 1)
     monkeypatch.setattr("closure_kmeans.vectors.rows.KEPT_BYTES", 1)
-    monkeypatch.setattr("closure_kmeans.layout.WIDENED_VALUES", 8 * 10)  # blocks of ten rows
+    monkeypatch.setattr("closure_kmeans.stores.layout.WIDENED_VALUES", 8 * 10)  # blocks of ten rows
     X = np.random.default_rng(0).normal(size=(1050, 8)).astype(np.float32)
     rows = open_vectors(write_chunks(tmp_path / f"rows{suffix}", X))
     ClosureKMeans(9, memory_limit="5MB", random_state=0, n_threads=1).fit(rows)
@@ -545,7 +545,8 @@ import os, shutil, sys
 from pathlib import Path
 import numpy as np
 
-from closure_kmeans import ClosureKMeans, layout, metrics, points
+from closure_kmeans import ClosureKMeans, metrics
+from closure_kmeans.stores import layout, memory
 from closure_kmeans.vectors import FileFormatError, open_vectors
 
 folder, suffix = Path(sys.argv[1]), sys.argv[2]
@@ -599,7 +600,7 @@ for method in (model.predict, model.transform, model.score, model.fit, weighted,
     fails(method, rows)
 
 path, rows = opened("fit")
-cut_by(points, "check_values", path)  # after a sample
+cut_by(memory, "check_values", path)  # after a sample
 fails(model.fit, rows)
 
 path, rows = opened("layout")

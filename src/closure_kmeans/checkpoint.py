@@ -58,8 +58,6 @@ class Checkpoint:
         Must be equal in a fit and in the one that was saved: see ``fingerprint``.
     rng : Generator
         The generator of the fit, at its beginning. It takes the first state of the saved fit, if there is one.
-    resume : bool
-        Whether the file may exist already: the fit goes on from it.
 
     Attributes
     ----------
@@ -68,13 +66,7 @@ class Checkpoint:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        every: float,
-        identity: dict[str, Any],
-        rng: np.random.Generator,
-        *,
-        resume: bool,
+        self, path: str | os.PathLike[str], every: float, identity: dict[str, Any], rng: np.random.Generator
     ) -> None:
         self.path = checkpoint_file(path)
         self.saved: Saved | None = None
@@ -86,10 +78,6 @@ class Checkpoint:
         self._environment = environment()
         self._prepare_folder()
         if self.path.exists():
-            if not resume:
-                raise FileExistsError(
-                    f"the checkpoint '{self.path}' holds a fit: resume it by fit(X, resume=True), or remove it"
-                )
             with reading(self.path, "a checkpoint"):
                 rng.bit_generator.state = self._read()
         self._rng = rng
@@ -197,6 +185,13 @@ def checkpoint_file(path: str | os.PathLike[str]) -> Path:
     """The file of a checkpoint that is given as a file or as a folder."""
     path = Path(path)
     return path if path.suffix == Path(FILE_NAME).suffix else path / FILE_NAME
+
+
+def check_new(path: str | os.PathLike[str]) -> None:
+    """Raise if there is a checkpoint already, for a fit that is not to resume it."""
+    file = checkpoint_file(path)
+    if file.exists():
+        raise FileExistsError(f"the checkpoint '{file}' holds a fit: resume it by fit(X, resume=True), or remove it")
 
 
 def check_identity(what: str, saved: dict[str, Any], own: dict[str, Any]) -> None:

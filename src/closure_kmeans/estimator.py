@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from closure_kmeans import validation as check
 from closure_kmeans.base import BaseKMeans, LocalKMeans, Problem, fitted_attributes
-from closure_kmeans.checkpoint import Checkpoint, fingerprint
+from closure_kmeans.checkpoint import Checkpoint, check_new, fingerprint
 from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
 from closure_kmeans.hierarchy import Level, cluster_centers
 from closure_kmeans.iteration import Clustering, Iteration, Labels
@@ -218,6 +218,8 @@ class ClosureKMeans(LocalKMeans):
     def _solve(self, problem: Problem, resume: bool = False) -> dict[str, Any]:
         rows, weights, init, began = problem
         method = checked(self.method)
+        if self.checkpoint is not None and not resume:
+            check_new(self.checkpoint)
         check.enough_rows(self.n_clusters, rows)
         if self.max_size is not None:
             check.max_size(self.max_size, weights, len(rows), self.n_clusters)
@@ -225,7 +227,7 @@ class ClosureKMeans(LocalKMeans):
         checkpoint = None
         if self.checkpoint is not None:
             identity = fingerprint(self, rows, weights, init)
-            checkpoint = Checkpoint(self.checkpoint, self.checkpoint_every, identity, rng, resume=resume)
+            checkpoint = Checkpoint(self.checkpoint, self.checkpoint_every, identity, rng)
         with (
             Threads(count_threads(self.n_threads)) as threads,
             Recorder(self, began, len(rows), self.max_iter, checkpoint) as record,
