@@ -2,11 +2,13 @@
 
 import pickle
 
+import joblib
 import numpy as np
 import pytest
 import reference
 
-from closure_kmeans import CenterIndex, ClosureKMeans, cells, closure, search
+from closure_kmeans import CenterIndex, ClosureKMeans, cells, closure, load, search
+from closure_kmeans.baselines import HierarchicalKMeans
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.parallel import Threads
 
@@ -20,6 +22,13 @@ def fitted():
 def many_centers(monkeypatch):
     """The number of centres above which cells are searched, so that 800 are many."""
     monkeypatch.setattr(search, "MANY_CENTERS", 500)
+
+
+def without_cells(fitted):
+    """A copy of a model whose cells are yet to be built."""
+    copy = pickle.loads(pickle.dumps(fitted))
+    copy.cluster_centers_ = fitted.cluster_centers_.copy()
+    return copy
 
 
 @pytest.mark.usefixtures("many_centers")
@@ -124,7 +133,8 @@ def test_sketches_change_nothing_but_the_time(fitted, monkeypatch, n_threads):
     labels, distances = model.center_index_.nearest(rows)
     assert 0 < model.center_index_.pack()[0]["cells.axes"].shape[1] < 127
     monkeypatch.setattr(cells, "choose_axes", lambda centers: np.empty((centers.shape[1], 0)))
-    other = pickle.loads(pickle.dumps(fitted))
+    other = without_cells(fitted)
+    other.center_index_.n_probes = model.center_index_.n_probes
     np.testing.assert_array_equal(other.center_index_.nearest(rows), (labels, distances))
     assert other.center_index_.pack()[0]["cells.axes"].shape[1] == 0
 
@@ -157,7 +167,7 @@ def test_an_exact_search_by_sketches(fitted, monkeypatch, limit, dtype):
     monkeypatch.setattr(cells, "VISITS_PER_SEARCH", 20_000)
     rows = load_sift()[10_000:13_000].astype(dtype)
     expected, distances = reference.search_nearest(rows, fitted.cluster_centers_)
-    index = pickle.loads(pickle.dumps(fitted)).center_index_
+    index = without_cells(fitted).center_index_
     built = []
     group = cells.group_centers
     monkeypatch.setattr(search, "group_centers", lambda *arguments: built.append(1) or group(*arguments))
@@ -193,7 +203,7 @@ def test_an_interrupt_while_cells_are_built_is_not_lost(fitted, monkeypatch):
     def interrupt(*arguments, **settings):
         raise KeyboardInterrupt
 
-    model = pickle.loads(pickle.dumps(fitted))
+    model = without_cells(fitted)
     monkeypatch.setattr(closure, "lower", interrupt)
     with pytest.raises(KeyboardInterrupt):
         model.predict(load_sift()[:3])
@@ -271,3 +281,43 @@ def test_a_pickle_holds_no_rows(fitted, limit, monkeypatch):
     copy = pickle.loads(text)
     rows = load_sift()[10_000:10_600]
     np.testing.assert_array_equal(copy.predict(rows), fitted.predict(rows))
+
+
+@pytest.mark.usefixtures("many_centers")
+@pytest.mark.parametrize("mmap_mode", [None, "r"])
+@pytest.mark.parametrize("make", [ClosureKMeans, lambda k, **settings: HierarchicalKMeans(6, 4, **settings)])
+def test_a_model_that_joblib_has_stored(make, mmap_mode, tmp_path, monkeypatch):
+    """It stores each array by itself."""
+    X = load_sift()[:3000]
+    model = make(600, max_iter=2, random_state=0).fit(X)
+    joblib.dump(model, tmp_path / "model.joblib")
+    loaded = joblib.load(tmp_path / "model.joblib", mmap_mode=mmap_mode)
+    monkeypatch.setattr(search, "group_centers", None)  # the cells are in the file
+    assert loaded.center_index_.n_probes == model.center_index_.n_probes
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    assert loaded.center_index_ is loaded.center_index_
+
+
+@pytest.mark.usefixtures("many_centers")
+def test_centers_that_were_replaced(fitted, tmp_path):
+    model = pickle.loads(pickle.dumps(fitted))
+    model.cluster_centers_ = fitted.cluster_centers_[::-1].copy()
+    rows = load_sift()[10_000:11_000]
+    nearest, _ = reference.search_nearest(rows, model.cluster_centers_)
+    assert np.mean(model.predict(rows) == nearest) > 0.98
+    model.save(tmp_path / "model.safetensors")
+    assert np.mean(load(tmp_path / "model.safetensors").predict(rows) == nearest) > 0.98
+
+
+def test_several_nearest_of_a_tree():
+    """Of all centres; the tree may lead to another one."""
+    model = HierarchicalKMeans(6, 3, random_state=0).fit(load_sift()[:3000])
+    rows = load_sift()[10_000:10_300]
+    labels, _ = model.several_nearest(rows, 1)
+    np.testing.assert_array_equal(labels[:, 0], reference.search_nearest(rows, model.cluster_centers_)[0])
+    np.testing.assert_array_equal(labels[:, 0], model.several_nearest(rows, 2)[0][:, 0])
+
+
+def test_the_index_has_the_threads_of_the_model(fitted):
+    model = pickle.loads(pickle.dumps(fitted)).set_params(n_threads=1)
+    assert model.center_index_.n_threads == 1

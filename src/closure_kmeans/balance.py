@@ -1,10 +1,9 @@
-"""Balanced clusters: room is limited, and has a price.
+"""Balanced clusters: an upper bound on the cluster size, enforced by penalties (dual ascent).
 
-A cluster admits points as long as it has room. Membership costs a point the squared distance to the centre, plus the
-cluster's penalty: the price of room, found as in a market. It grows from iteration to iteration while the cluster is
-full, so that the points on its border, which lose least, go to its neighbours and make room for others; and it falls
-again, never below zero, when the cluster is not (dual ascent on the Lagrangian of k-means with an upper bound on the
-sizes). Without a price full clusters could not exchange their points.
+Full clusters accept no points. The penalty of a cluster is added to the squared distance of each point to its centre.
+It grows from iteration to iteration while the cluster is full, so that border points, which lose least, move to
+neighbouring clusters and make room for others; otherwise it falls, never below zero. This is dual ascent on the
+Lagrangian of k-means with an upper bound on the sizes. Without penalties full clusters could not exchange points.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from numpy.typing import NDArray
 
 from closure_kmeans.clusters import Clusters
 
-# A cluster of this share of the largest size keeps its price.
+# The penalty of a cluster of this share of the largest size stays as it is.
 NEARLY_FULL = 0.9
-# How much the price rises in an iteration at twice that size, as a part of the cluster's mean squared distance.
+# Rise of the penalty in an iteration at twice that size, as a part of the mean squared distance of the cluster.
 STEP = 0.2
 
 
 def adapt_penalties(clusters: Clusters, max_size: float) -> Clusters:
-    """Clusters whose penalties follow their sizes."""
+    """Adapt the penalties to the sizes."""
     demand = np.minimum(clusters.sizes / (NEARLY_FULL * max_size) - 1, 1)
     step = STEP * clusters.errors / clusters.sizes
     return clusters._replace(penalties=np.maximum(0, clusters.penalties + step * demand))
@@ -36,11 +35,10 @@ def admit(
     sizes: NDArray[np.float64],
     max_size: float,
 ) -> None:
-    """Send back those who moved to clusters that have no room for them, the last of the points first.
+    """Undo moves into clusters that would exceed the largest size, the last of their points first.
 
-    ``new_labels`` change accordingly, and ``sizes`` become those after the move. Who is sent back takes up room again
-    where it came from: that is looked at again, until all have found theirs. A cluster that was too large before
-    admits nobody.
+    ``new_labels`` and ``sizes`` change accordingly. A point that stays counts again in its old cluster, so that this is
+    repeated until no cluster has accepted too many points. A cluster that was too large before accepts none.
     """
     moved = np.flatnonzero(labels != new_labels)
     old, new = labels[moved], new_labels[moved]

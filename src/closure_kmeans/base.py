@@ -65,7 +65,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     n_iter_: int
     history_: list[Iteration]
     stopped_by_: str
-    center_index_: CenterIndex
+    _index: CenterIndex
+    _indexed: NDArray[Any]  # the centres of the index
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Self:
         """Name the new parameter where an old one is given."""
@@ -100,7 +101,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         are built on the first call. ``exact=True`` compares all centres at any number of them. Either way the result
         is a pure function of each row.
         """
-        labels, _ = self._index.find(self._check(X), exact)
+        labels, _ = self.center_index_.find(self._check(X), exact)
         return labels
 
     def relabel(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -130,7 +131,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         rows = self._check(X)
         if len(rows) != len(getattr(self, "labels_", rows)):
             raise ValueError(f"X must be the {len(self.labels_)} rows of the fit, got {len(rows)}")
-        labels, distances = self._index.find(rows)
+        labels, distances = self.center_index_.find(rows)
         weights = np.ones(len(labels)) if sample_weight is None else check.weights_like(sample_weight, distances)
         self.labels_ = labels
         self.cluster_sizes_ = np.bincount(labels, weights, len(self.cluster_centers_)).astype(np.float64, copy=False)
@@ -156,12 +157,12 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """
         rows = self._check(X)
         check.integer("n_nearest", n_nearest, 1)
-        return self._index.find_several(rows, n_nearest)
+        return self.center_index_.find_several(rows, n_nearest)
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """The distances of each row to all centres, as an (n, k) array."""
         rows = self._check(X)
-        offset, centers = self._index.relative(rows.dtype)
+        offset, centers = self.center_index_.relative(rows.dtype)
         distances = np.empty((len(rows), len(centers)), centers.dtype)
 
         def measure(first: int, last: int) -> None:
@@ -173,7 +174,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     def score(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> float:
         """The negative of the inertia that the rows of X would have, assigned as by ``predict``."""
-        _, distances = self._index.find(self._check(X))
+        _, distances = self.center_index_.find(self._check(X))
         if sample_weight is not None:
             distances = distances * check.weights_like(sample_weight, distances)
         return -float(distances.sum())
@@ -202,7 +203,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """
         rows = self._check(X)
         if labels is None:
-            clusters, distances = self._index.find(rows)
+            clusters, distances = self.center_index_.find(rows)
         else:
             clusters = check.labels("labels", labels, len(rows), len(self.cluster_centers_))
             distances = self._squares(rows, clusters)
@@ -232,17 +233,32 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         return self._squares(rows, check.labels("labels", labels, len(rows), len(self.cluster_centers_)))
 
     def _squares(self, rows: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.float64]:
-        offset, centers = self._index.relative(rows.dtype)
+        offset, centers = self.center_index_.relative(rows.dtype)
         return squared_distances(rows, centers, offset, labels)
 
     @property
-    def _index(self) -> CenterIndex:
-        """The index of the centres, with the present number of threads."""
+    def center_index_(self) -> CenterIndex:
+        """The index of the centres; a new one if somebody has replaced ``cluster_centers_``."""
         check_is_fitted(self, "cluster_centers_")
-        if self.center_index_.centers is not self.cluster_centers_:  # somebody has replaced them
-            self.center_index_ = CenterIndex(self.cluster_centers_)
-        self.center_index_.n_threads = self.n_threads
-        return self.center_index_
+        if self._indexed is not self.cluster_centers_:
+            self._index, self._indexed = self.index_class(self.cluster_centers_), self.cluster_centers_
+        self._index.n_threads = self.n_threads
+        return self._index
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The index as arrays, without the centres and without rows."""
+        state: dict[str, Any] = super().__getstate__()
+        if "_index" not in state:
+            return state
+        return {name: value for name, value in state.items() if name != "_indexed"} | {
+            "_index": self.center_index_.pack()
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_index" in state:
+            self._index, _ = self.index_class.unpack(self.cluster_centers_, *state["_index"])
+            self._indexed = self.cluster_centers_
 
     # -- notebooks -----------------------------------------------------------------------------------------------------
 
@@ -366,7 +382,7 @@ class LocalKMeans(BaseKMeans):
             fitted = solve(Problem(rows[some], weights[some], init, began))
             labels = np.empty(len(rows), np.int32)
             labels[some] = fitted["labels_"]
-            labels[~some], _ = fitted["center_index_"].find(others)
+            labels[~some], _ = fitted["_index"].find(others)
             fitted["labels_"] = labels
         validate_data(self, X, skip_check_array=True)
         return self._become(fitted)
@@ -377,7 +393,6 @@ def fitted_attributes(
     state: Clustering[Labels],
     stopped_by: str,
     record: Recorder,
-    index_class: Callable[..., CenterIndex] = CenterIndex,
 ) -> dict[str, Any]:
     """The attributes of a model. Raises an interrupt that came before the first iteration was done."""
     if not record.history:
@@ -391,5 +406,6 @@ def fitted_attributes(
         "n_iter_": len(record.history),
         "history_": record.history,
         "stopped_by_": stopped_by,
-        "center_index_": index_class(centers, sample=store.sample),
+        "_index": CenterIndex.of(centers, sample=store.sample),
+        "_indexed": centers,
     }

@@ -191,6 +191,7 @@ def check_new(path: str | os.PathLike[str]) -> None:
     """Raise if there is a checkpoint already, for a fit that is not to resume it."""
     file = checkpoint_file(path)
     if file.exists():
+        read_status(file)  # it may be another kind of file
         raise FileExistsError(f"the checkpoint '{file}' holds a fit: resume it by fit(X, resume=True), or remove it")
 
 

@@ -213,13 +213,13 @@ class ClosureKMeans(LocalKMeans):
         check.boolean("resume", resume)
         if resume and self.checkpoint is None:
             raise ValueError("resume=True needs checkpoint: where the fit was saved")
+        if not resume and isinstance(self.checkpoint, str | os.PathLike):
+            check_new(self.checkpoint)
         return self._fit(X, sample_weight, partial(self._solve, resume=resume))
 
     def _solve(self, problem: Problem, resume: bool = False) -> dict[str, Any]:
         rows, weights, init, began = problem
         method = checked(self.method)
-        if self.checkpoint is not None and not resume:
-            check_new(self.checkpoint)
         check.enough_rows(self.n_clusters, rows)
         if self.max_size is not None:
             check.max_size(self.max_size, weights, len(rows), self.n_clusters)

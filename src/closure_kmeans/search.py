@@ -61,8 +61,6 @@ class CenterIndex:
         Rows of the kind that will be searched, some 2,000, which show how many cells to visit. Without them some
         centres are searched among the others, which are farther apart than rows and their centres: more cells are
         visited.
-    offset : (d,) array, default=None
-        Subtracted from rows and centres before they are compared; by default the mean of the centres.
     n_threads : int, default=None
         Number of threads; ``None`` means all cores that the process may use.
 
@@ -77,21 +75,31 @@ class CenterIndex:
     ([[0, 1]], [[1.0, 9.0]])
     """
 
-    def __init__(
-        self,
-        centers: ArrayLike,
-        *,
-        sample: ArrayLike | None = None,
-        offset: NDArray[Any] | None = None,
-        n_threads: int | None = None,
-    ) -> None:
+    n_threads: int | None
+
+    def __init__(self, centers: ArrayLike, *, sample: ArrayLike | None = None, n_threads: int | None = None) -> None:
         check.n_threads(n_threads)
-        self.centers = check.centers("centers", centers)
+        checked = check.centers("centers", centers)
+        self._set(checked, None if sample is None else check.vectors("sample", sample, checked), None)
         self.n_threads = n_threads
+
+    def _set(self, centers: NDArray[Any], sample: NDArray[Any] | None, offset: NDArray[Any] | None) -> None:
+        self.centers = centers
+        self.n_threads = None
         self.n_probes: int | None = None  # cells that are visited, once it is known
-        self._sample = None if sample is None else check.vectors("sample", sample, self.centers)
-        self._offset = offset
+        self._sample = sample
+        self._offset = offset  # subtracted from rows and centres; by default the mean of the centres
+        self._grouping: list[NDArray[Any]] | None = None  # of the cells in the precision of the centres
         self._cells: dict[type[np.floating[Any]], Cells] = {}
+
+    @classmethod
+    def of(
+        cls, centers: NDArray[Any], *, sample: NDArray[Any] | None = None, offset: NDArray[Any] | None = None
+    ) -> Self:
+        """The index of centres that need no check."""
+        index = cls.__new__(cls)
+        index._set(centers, sample, offset)
+        return index
 
     def nearest(self, X: ArrayLike, *, exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """The nearest centre of each row.
@@ -155,7 +163,7 @@ class CenterIndex:
         dtype = precision(rows.dtype)
         with Threads(count_threads(self.n_threads)) as threads:
             if n_nearest == 1:
-                labels, distances = self.find(rows)
+                labels, distances = CenterIndex.find(self, rows)
                 return labels[:, np.newaxis], distances[:, np.newaxis]
             if len(self.centers) <= MANY_CENTERS:
                 offset, centers = self.relative(dtype)
@@ -164,14 +172,21 @@ class CenterIndex:
 
     def relative(self, dtype: DTypeLike) -> tuple[NDArray[Any], NDArray[Any]]:
         """The offset, and the centres relative to it, in the precision of a dtype."""
-        centers = self.centers.astype(precision(dtype))
+        centers = self.centers.astype(precision(dtype), copy=False)
         offset = centers.mean(axis=0) if self._offset is None else self._offset.astype(centers.dtype)
         return offset, centers - offset
 
     def grouped(self, dtype: type[np.floating[Any]], threads: Threads) -> Cells:
         """The cells in a precision."""
         if dtype not in self._cells:
-            self._cells[dtype] = group_centers(*self.relative(dtype), threads)
+            offset, centers = self.relative(dtype)
+            is_own = dtype == precision(self.centers.dtype)
+            if is_own and self._grouping is not None:
+                self._cells[dtype] = make_cells(centers, offset, *self._grouping)
+            else:
+                self._cells[dtype] = group_centers(offset, centers, threads)
+                if is_own:
+                    self._grouping = [getattr(self._cells[dtype], name) for name in GROUPING]
         return self._cells[dtype]
 
     def _count_probes(self, threads: Threads) -> int:
@@ -205,8 +220,10 @@ class CenterIndex:
         """Arrays and facts for a file, from which ``unpack`` makes this index, given the centres."""
         if len(self.centers) <= MANY_CENTERS:
             return {}, {"n_probes": None}
-        cells = self.prepare()._cells[precision(self.centers.dtype)]
-        return {CELLS + name: getattr(cells, name) for name in GROUPING}, {"n_probes": self.n_probes}
+        if self._grouping is None or self.n_probes is None:
+            self.prepare()
+        arrays = zip(GROUPING, self._grouping or [], strict=True)
+        return {CELLS + name: array for name, array in arrays}, {"n_probes": self.n_probes}
 
     @classmethod
     def unpack(
@@ -216,7 +233,7 @@ class CenterIndex:
 
         Raises ``ValueError`` if it cannot be the index of these centres.
         """
-        index = cls(centers)
+        index = cls.of(centers)
         own = {name: array for name, array in arrays.items() if name.startswith(CELLS)}
         others = {name: array for name, array in arrays.items() if name not in own}
         n_probes = facts["n_probes"]
@@ -226,17 +243,9 @@ class CenterIndex:
             raise ValueError(f"n_probes must be from 1 to {count_cells(len(centers))} cells, but is {n_probes}")
         index.n_probes = n_probes
         if own:  # files of version 0.1 have none
-            offset, relative = index.relative(centers.dtype)
-            grouping = [own[CELLS + name] for name in GROUPING]
-            check_grouping(*grouping, centers=relative, n_probes=n_probes)
-            index._cells[precision(centers.dtype)] = make_cells(relative, offset, *grouping)
+            index._grouping = [own[CELLS + name] for name in GROUPING]
+            check_grouping(*index._grouping, centers=centers, n_probes=n_probes)
         return index, others
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without rows of the sample, and without cells, which are rebuilt faster than stored."""
-        if self._sample is not None:
-            self.prepare()
-        return vars(self) | {"_sample": None, "_cells": {}}
 
 
 def index_size(n_centers: int, n_features: int, width: int) -> int:

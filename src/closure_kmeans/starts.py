@@ -28,12 +28,8 @@ def start_labels(init: str | NDArray[Any], store: MemoryStore | DiskStore) -> ND
         return init[store.order].astype(np.int32)
     else:
         centers = init
-    index = CenterIndex(
-        centers.astype(store.offset.dtype),
-        sample=store.sample,
-        offset=store.offset,
-        n_threads=store.threads.n_threads,
-    )
+    index = CenterIndex.of(centers.astype(store.offset.dtype), sample=store.sample, offset=store.offset)
+    index.n_threads = store.threads.n_threads
     labels = np.empty(store.n_points, np.int32)
     for some, rows in store.blocks():
         labels[some], _ = index.find(rows)

@@ -1,4 +1,4 @@
-"""Models at rest: one ``.safetensors`` file each. Loading one never executes code."""
+"""Saved models: one ``.safetensors`` file each. Loading one never executes code."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def load(path: str | os.PathLike[str]) -> BaseKMeans:
 
 def unpack_model(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMeans:
     """The model that arrays and facts of a file make."""
-    # Whatever becomes of the file, the model stays as it is. The labels may be more than memory holds.
+    # Copied into memory, so that the model does not depend on the file; labels, which may be larger, stay mapped.
     arrays = {name: array if name == "labels_" else np.array(array) for name, array in arrays.items()}
     model = _new_model(path, facts["class"], facts["parameters"])
     attributes = facts["attributes"]
@@ -150,7 +150,7 @@ def unpack_model(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMean
             raise FileFormatError(f"'{path}' must hold fitted attributes, but holds '{name}'")
         setattr(model, name, value)
     _check_plain(path, fitted)
-    model.center_index_ = index
+    model._index, model._indexed = index, model.cluster_centers_
     return model
 
 

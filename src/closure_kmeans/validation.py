@@ -17,7 +17,7 @@ from sklearn.utils import check_array, check_random_state
 
 from closure_kmeans.arrays import unmasked
 from closure_kmeans.files import check_uncut
-from closure_kmeans.points import check_values, hash_rows, precision, squares_to
+from closure_kmeans.points import check_values, hash_rows, precision, rows_per_block, squares_to
 from closure_kmeans.vectors import open_vectors
 
 if TYPE_CHECKING:
@@ -64,9 +64,11 @@ RENAMED = {
 
 def renamed(kind: type, names: Iterable[str]) -> None:
     """Raise if a name that is no parameter of an estimator was one in version 0.1."""
+    known = kind._get_param_names()  # type: ignore[attr-defined]
     for name in names:
-        if name in RENAMED and name not in kind._get_param_names():  # type: ignore[attr-defined]
-            raise TypeError(f"{kind.__name__} has no parameter {name!r} since version 0.2: use {RENAMED[name]}")
+        new = RENAMED.get(name)
+        if new is not None and name not in known and ("method" in known or not new.startswith("method")):
+            raise TypeError(f"{kind.__name__} has no parameter {name!r} since version 0.2: use {new}")
 
 
 def parameters(model: BaseKMeans) -> None:
@@ -270,7 +272,7 @@ def init(value: str | ArrayLike, n_clusters: int, X: NDArray[Any]) -> str | NDAr
             f"got {array.shape}"
         )
     found = _finite("init given as centres", array, precision(X.dtype))
-    _check_squares("init given as centres", found)
+    _check_squares("init given as centres", found, np.zeros_like(found[0]))
     return found
 
 
@@ -280,8 +282,9 @@ def centers(name: str, value: ArrayLike) -> NDArray[Any]:
     if array.ndim != 2 or 0 in array.shape:
         raise ValueError(f"{name} must be an array of shape (n_clusters, n_features), got {array.shape}")
     found = _finite(name, array, precision(array.dtype))
-    with np.errstate(over="ignore", invalid="ignore"):
-        _check_squares(name, found - found.mean(axis=0))
+    with np.errstate(over="ignore"):
+        offset = found.mean(axis=0)
+    _check_squares(name, found, offset)
     return found
 
 
@@ -292,13 +295,16 @@ def _finite(name: str, array: NDArray[Any], dtype: type[np.floating[Any]]) -> ND
         return array.astype(dtype, copy=False)
 
 
-def _check_squares(name: str, centers: NDArray[Any]) -> None:
-    norms = np.einsum("ij,ij->i", centers, centers)
-    if not np.isfinite(norms).all():
-        raise ValueError(
-            f"{name} must not hold values whose squares overflow {centers.dtype}, "
-            f"but row {np.flatnonzero(~np.isfinite(norms))[0]} does"
-        )
+def _check_squares(name: str, centers: NDArray[Any], offset: NDArray[Any]) -> None:
+    for first in range(0, len(centers), rows_per_block(centers)):
+        with np.errstate(over="ignore", invalid="ignore"):
+            apart = centers[first : first + rows_per_block(centers)] - offset
+            finite = np.isfinite(np.einsum("ij,ij->i", apart, apart))
+        if not finite.all():
+            raise ValueError(
+                f"{name} must not hold values whose squares overflow {centers.dtype}, "
+                f"but row {first + np.flatnonzero(~finite)[0]} does"
+            )
 
 
 def vectors(name: str, value: ArrayLike, centers: NDArray[Any]) -> NDArray[Any]:

@@ -1,9 +1,9 @@
 """Approximate k-means (AKM, Philbin et al. 2007): the nearest centre by a forest of k-d trees over the centres.
 
-The forest is grown anew in every iteration. A tree cuts a node at the mean of one of the dimensions in which it spreads
-most, drawn at random, down to single centres. All trees are searched together: one queue holds the branches not taken,
-and the nearest is followed next, until a given number of centres has been met. Refined AKM (RAKM, Philbin 2010) leaves
-a point with its centre if the search finds no nearer one, so that the distortion never rises.
+The forest is grown again in every iteration. A tree cuts a node at the mean of one of the dimensions in which it
+spreads most, drawn at random, down to single centres. All trees are searched together: one queue holds the branches not
+taken, and the nearest is followed next, until a given number of centres has been met. Refined AKM (RAKM, Philbin 2010)
+leaves a point with its centre if the search finds no nearer one, so that the distortion never rises.
 """
 
 from __future__ import annotations

@@ -6,13 +6,12 @@ candidates of a point are the siblings of its cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from closure_kmeans import validation as check
 from closure_kmeans.base import LocalKMeans, Problem, fitted_attributes
@@ -40,7 +39,7 @@ class TreeLevel(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """Which rows there are, of those that occur several times the first; copies always share a node."""
+    """Distinct rows, each by its first occurrence; copies always share a node."""
 
     points: NDArray[np.int64]  # (m,) one point for each different row
     weights: NDArray[np.float64]  # (m,) of all its copies
@@ -49,15 +48,15 @@ class Copies(NamedTuple):
 class TreeIndex(CenterIndex):
     """The centres of a tree: a row descends it, to the nearest child of each node."""
 
-    def __init__(
-        self, centers: ArrayLike, *, levels: Sequence[TreeLevel] = (), sample: ArrayLike | None = None
-    ) -> None:
-        super().__init__(centers, sample=sample)
-        self.levels = list(levels)
+    levels: list[TreeLevel]
+
+    def _set(self, centers: NDArray[Any], sample: NDArray[Any] | None, offset: NDArray[Any] | None) -> None:
+        super()._set(centers, sample, offset)
+        self.levels = []
 
     def find(self, rows: NDArray[Any], exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """The cluster that each row comes to, or with ``exact`` the nearest of all; and the squared distance."""
-        if exact:
+        if exact or not self.levels:  # the centres of a tree may have been replaced
             return super().find(rows, exact)
         labels = self.paths(rows)[:, -1]
         centers = self.centers.astype(precision(rows.dtype))
@@ -142,7 +141,7 @@ class HierarchicalKMeans(LocalKMeans):
     """
 
     index_class = TreeIndex
-    center_index_: TreeIndex
+    _index: TreeIndex
 
     def __init__(
         self,
@@ -168,9 +167,14 @@ class HierarchicalKMeans(LocalKMeans):
         self.verbose = verbose
 
     @property
+    def center_index_(self) -> TreeIndex:
+        """The index of the centres, with the tree."""
+        index = super().center_index_
+        return cast(TreeIndex, index)
+
+    @property
     def levels_(self) -> list[TreeLevel]:
         """The tree, from the root's children down."""
-        check_is_fitted(self, "cluster_centers_")
         return self.center_index_.levels
 
     def _check_parameters(self) -> None:
@@ -189,7 +193,10 @@ class HierarchicalKMeans(LocalKMeans):
         ):
             store = MemoryStore(rows, weights, 1, tree_dims=None, rng=rng, threads=threads)
             state, levels, stopped_by = self._split(store, record)
-            return fitted_attributes(store, state, stopped_by, record, partial(TreeIndex, levels=levels))
+            fitted = fitted_attributes(store, state, stopped_by, record)
+            fitted["_index"] = TreeIndex.of(fitted["cluster_centers_"], sample=store.sample)
+            fitted["_index"].levels = levels
+            return fitted
 
     def _split(self, store: MemoryStore, record: Recorder) -> tuple[LocalState, list[TreeLevel], str]:
         """Split the root, and the nodes of each level, until the tree is as deep as it should be."""

@@ -9,7 +9,7 @@ import click
 
 from closure_kmeans import __version__
 from closure_kmeans.cli import demo, doctor, explore, export, fit, info, predict, retrieval
-from closure_kmeans.cli.common import INTERRUPTED, example
+from closure_kmeans.cli.common import INTERRUPTED, Interrupted, example
 
 # Options of version 0.1, and what to write instead.
 RENAMED_OPTIONS = {
@@ -41,7 +41,8 @@ class Commands(click.Group):
             new = RENAMED_OPTIONS[error.option_name]
             raise click.UsageError(f"{error.option_name} is {new} since version 0.2", error.ctx) from error
         except KeyboardInterrupt as interrupt:
-            click.echo(f"interrupted; {str(interrupt) or 'what was not finished is not written'}", err=True)
+            said = str(interrupt) if isinstance(interrupt, Interrupted) else "what was not finished is not written"
+            click.echo(f"interrupted; {said}", err=True)
             context.exit(INTERRUPTED)
         except OSError as error:
             if error.errno == errno.EPIPE:  # whoever reads the output has had enough: click knows what to do

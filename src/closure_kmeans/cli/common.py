@@ -1,4 +1,4 @@
-"""What the commands share: their kinds of arguments, and how they speak."""
+"""Shared by the commands: kinds of arguments, and messages."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 BATCH_ROWS, COUNTED_LABELS = 1 << 18, 1 << 24
 
 # Kinds of arguments.
+
+
+class Interrupted(KeyboardInterrupt):
+    """An interrupt with a message that says how to go on."""
 
 
 class FileOrFolder(click.Path):
@@ -134,7 +138,7 @@ def together(name: str, kind: Any, *options: Callable[[Any], Any]) -> Callable[[
 def keep_apart(inputs: list[str | None], outputs: list[str | None]) -> None:
     """No file that is written may be one that is read, or be written twice: one of the two would be lost.
 
-    Nor may it come to lie among the files of a folder of vectors: the next who reads them would take it for some.
+    No output may go into a folder of vectors: it would be read as vectors.
     """
     taken = {Path(path).resolve() for path in inputs if path not in (None, STANDARD)}
     for path in outputs:
@@ -158,7 +162,7 @@ def check_outputs(sizes: dict[str | None, int]) -> None:
 
 
 def example(*lines: str) -> str:
-    """What stands below the help of a command."""
+    """Epilog of a command's help."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 
@@ -263,7 +267,7 @@ def read_vectors(source: str, name: str | None = None) -> NDArray[Any] | Vectors
 
 
 def write_array(target: str, array: NDArray[Any]) -> None:
-    """Write an ``.npy`` file, be it to standard output."""
+    """Write an ``.npy`` file, also to standard output."""
     if target == STANDARD:
         whole = io.BytesIO()  # NumPy asks a file for its position, which a pipe has not
         np.lib.format.write_array(whole, array, allow_pickle=False)
@@ -315,7 +319,7 @@ def progress_bar(description: str, total: int) -> Iterator[Callable[[float], Non
             bar.update()
 
         yield advance
-        bar.total = bar.n  # done, be it before the last iteration allowed
+        bar.total = bar.n  # done, even if before the last iteration
         bar.refresh()
 
 

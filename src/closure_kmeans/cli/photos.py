@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from closure_kmeans.cli.common import FileOrFolder, Manner, long_work, together
+from closure_kmeans.cli.common import FileOrFolder, Interrupted, Manner, long_work, together
 
 if TYPE_CHECKING:
     from closure_kmeans.retrieval import Collection, Extraction
@@ -45,8 +45,8 @@ class Collecting(NamedTuple):
                 yield
         except KeyboardInterrupt:
             if self.work is None:
-                raise KeyboardInterrupt("--work FOLDER would have kept what was finished") from None
-            raise KeyboardInterrupt(f"what is finished is in '{self.work}': the same command goes on") from None
+                raise Interrupted("--work FOLDER would have kept what was finished") from None
+            raise Interrupted(f"what is finished is in '{self.work}': the same command goes on") from None
 
 
 with_sift = click.option("--sift", is_flag=True, help="Compare plain SIFT and not RootSIFT.")

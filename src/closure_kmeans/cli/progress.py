@@ -79,7 +79,7 @@ class Progress:
             self._say(self._text(record), err=True)
 
     def _say(self, text: str, *, err: bool) -> None:
-        """Nobody who listens is no reason to lose a fit."""
+        """A closed output stream does not end the fit."""
         try:
             click.echo(text, err=err)
         except OSError:

@@ -33,7 +33,7 @@ Arguments = Sequence[tuple[Any, ...]]
 
 
 class Cluster:
-    """A client of a Dask cluster that runs tasks and hands over their results in order.
+    """A client of a Dask cluster that runs tasks and returns results in the order of the tasks.
 
     The first argument of a task says what it works on, for people too.
     """
@@ -131,7 +131,7 @@ def plan_merges(n_results: int, n_left: int) -> Iterator[list[slice]]:
 
 
 def name_tasks(futures: list[Any], arguments: Arguments) -> dict[str, str]:
-    """What people call the tasks: what they work on."""
+    """Readable names of the tasks: their first arguments."""
     return {future.key: str(some[0]) for future, some in zip(futures, arguments, strict=True)}
 
 

@@ -178,28 +178,28 @@ class DistributedClosureKMeans(BaseKMeans):
         if resume and self.storage is None:
             raise ValueError("resume=True needs storage: where the fit is")
         self._check_parameters()
-        with self._folder() as folder, connect(self.client, self.n_threads, self.verbose) as cluster:
+        with self._folder(resume) as folder, connect(self.client, self.n_threads, self.verbose) as cluster:
             cluster.check_shared(folder)
             source = open_source(X, self.name, self.storage_options or {}, folder, cluster)
-            fitted = self._fit_in(folder, cluster, source, began, resume=resume)
+            fitted = self._fit_in(folder, cluster, source, began)
         self.n_features_in_ = source.width
         return self._become(fitted)
 
     @contextmanager
-    def _folder(self) -> Iterator[SharedFolder]:
+    def _folder(self, resume: bool) -> Iterator[SharedFolder]:
         """Where the fit has its files."""
         if self.storage is not None:
             folder = fit_folder(self.storage, self.storage_options)
             folder.check_writable()
+            if not resume and folder.list("centers"):
+                raise FileExistsError(f"storage '{folder}' holds a fit: resume it by fit(X, resume=True), or remove it")
             yield folder
             return
         # After an error a worker of the user's may still be writing there; that must not hide the error.
         with tempfile.TemporaryDirectory(prefix="closure-kmeans-", ignore_cleanup_errors=True) as temporary:
             yield shared_folder(temporary)
 
-    def _fit_in(
-        self, folder: SharedFolder, cluster: Cluster, source: Source, began: float, *, resume: bool
-    ) -> dict[str, Any]:
+    def _fit_in(self, folder: SharedFolder, cluster: Cluster, source: Source, began: float) -> dict[str, Any]:
         """Lay the rows out, or find them laid out, and iterate: the attributes of the fitted model."""
         init = check.init(self.init, self.n_clusters, np.empty((0, source.width), source.dtype))
         if isinstance(init, np.ndarray) and self.metric == "cosine":
@@ -207,7 +207,7 @@ class DistributedClosureKMeans(BaseKMeans):
         rng = check.generator(self.random_state)
         with Threads(count_threads(self.n_threads)) as threads:
             identity = identify(self, init) | {"X": f"{source.width} {source.dtype} columns, {source.identity}"}
-            store = DaskStore(folder, cluster, self.n_clusters, identity, rng, threads, resume=resume)
+            store = DaskStore(folder, cluster, self.n_clusters, identity, rng, threads)
             if store.saved is not None:
                 store.layout = read_layout(folder)
                 store.neighborhoods = self._fresh(store)

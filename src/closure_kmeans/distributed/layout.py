@@ -54,7 +54,7 @@ Cut: TypeAlias = tuple[int, int]  # a place among all sorted rows: a piece, and 
 
 
 class Plan(NamedTuple):
-    """What was learned on the sample: a file for the tasks of a layout."""
+    """Results of the sample, in a file for the tasks of a layout."""
 
     offset: NDArray[Any]
     axes: NDArray[Any] | None
@@ -64,7 +64,7 @@ class Plan(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """What one partition is made of."""
+    """Ingredients of one partition."""
 
     n_shards: int
     begin: Cut
@@ -78,7 +78,7 @@ class Recipe(NamedTuple):
 
 
 class Arranged(NamedTuple):
-    """What the driver gets to know of a partition."""
+    """Summary of a partition for the driver."""
 
     pieces: NDArray[Any]
     sample: NDArray[Any]  # the rows that are watched

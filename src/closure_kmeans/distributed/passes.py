@@ -1,4 +1,4 @@
-"""What a worker does in an iteration: tasks over one partition, which read files, write a file and return sums.
+"""Tasks of an iteration, over one partition each: they read files, write a file and return sums.
 
 A partition is a file of rows that are neighbours, in the order of a tree; its labels are a file for each pass. A task
 reads the centres that it may need from the mapped file of centres: those of the clusters that its points are in, and
@@ -45,7 +45,7 @@ class Partition(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """What all tasks of a pass are told. Versions are the numbers of files."""
+    """Parameters of a pass. Versions are the numbers of files."""
 
     old_labels: int
     new_labels: int
@@ -56,7 +56,7 @@ class Pass(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What all partitions have in common."""
+    """Metadata shared by all partitions."""
 
     offset: NDArray[Any]  # (d,)
     axes: NDArray[Any] | None  # (d, d') what coordinates are taken along
@@ -69,7 +69,7 @@ class Layout(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What is known of some clusters, from some of the points."""
+    """Sums of some clusters over some of the points."""
 
     ids: NDArray[np.int32]  # (m,) the clusters, in ascending order
     totals: Totals  # of m clusters
@@ -79,7 +79,7 @@ class Sums(NamedTuple):
 
 
 class Near(NamedTuple):
-    """What one task knows of which centres are near which partitions."""
+    """Pairs of centre and nearby partition, found by one task."""
 
     centers: NDArray[np.int32]  # some consecutive centres in ascending order, each as often as it is near a partition
     partitions: NDArray[np.int32]  # these partitions

@@ -92,7 +92,7 @@ class Block(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The rows that a user means."""
+    """Input rows."""
 
     width: int
     dtype: np.dtype[Any]
@@ -101,7 +101,7 @@ class Source(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What a file holds."""
+    """Shape and dtype of a file of vectors."""
 
     n_rows: int
     width: int

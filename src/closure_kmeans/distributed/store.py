@@ -93,8 +93,6 @@ class DaskStore:
         Takes the state of the saved fit, if there is one.
     threads : Threads
         Of the driver.
-    resume : bool
-        Whether the folder may hold a fit already: this one goes on from it.
 
     Attributes
     ----------
@@ -117,8 +115,6 @@ class DaskStore:
         identity: dict[str, Any],
         rng: np.random.Generator,
         threads: Threads,
-        *,
-        resume: bool,
     ) -> None:
         self._folder = folder
         self._cluster = cluster
@@ -133,8 +129,6 @@ class DaskStore:
         self._buffers: CenterBuffers | None = None
         self.history: list[Iteration] = []
         self.saved = max(folder.list("centers"), default=None)
-        if self.saved is not None and not resume:
-            raise FileExistsError(f"storage '{folder}' holds a fit: resume it by fit(X, resume=True), or remove it")
 
     @property
     def n_points(self) -> int:
