@@ -397,7 +397,7 @@ def fitted_attributes(
     """The attributes of a model. Raises an interrupt that came before the first iteration was done."""
     if not record.history:
         raise KeyboardInterrupt
-    centers = state.clusters.centers + store.offset
+    centers = store.user_centers(state.clusters)
     return {
         "cluster_centers_": centers,
         "cluster_sizes_": state.clusters.sizes,

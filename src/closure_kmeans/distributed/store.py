@@ -347,6 +347,11 @@ class DaskStore:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
+    def user_centers(self, clusters: Clusters) -> NDArray[Any]:
+        """The centres of the last state where the user's rows are, in the memory of the next centres."""
+        centers: NDArray[Any] = np.add(clusters.centers, self.offset, out=self._centers.next)
+        return centers
+
     def user_labels(self, stored: StoredLabels) -> NDArray[np.int32]:
         """The labels of all rows in the order of the user, in a temporary file that is mapped into memory."""
         labels = on_disk((self.n_points,), np.int32)

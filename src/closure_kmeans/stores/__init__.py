@@ -71,5 +71,8 @@ class Store(Protocol[Labels, LeavesOf]):
     def accuracy(self, state: Clustering[Labels]) -> float:
         """The share of a sample of points that are assigned to the nearest of all centres."""
 
+    def user_centers(self, clusters: Clusters) -> NDArray[Any]:
+        """The centres of the last state where the user's rows are, in the memory of the next centres."""
+
     def user_labels(self, labels: Labels) -> NDArray[np.int32]:
         """The labels in the order of the user's rows."""

@@ -69,6 +69,11 @@ class LocalStore:
         """The share of a sample of points that are assigned to the nearest of all centres."""
         return sample_accuracy(self.points, state.clusters.centers, state.labels, self.threads)
 
+    def user_centers(self, clusters: Clusters) -> NDArray[Any]:
+        """The centres of the last state where the user's rows are, in the memory of the next centres."""
+        centers: NDArray[Any] = np.add(clusters.centers, self.offset, out=self.buffers.next)
+        return centers
+
     def user_labels(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
         """The labels in the order of the user's rows."""
         ordered = np.empty(self.n_points, np.int32)
