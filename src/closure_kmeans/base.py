@@ -391,13 +391,13 @@ class LocalKMeans(BaseKMeans):
 def fitted_attributes(
     store: Store[Labels, Any],
     state: Clustering[Labels],
+    centers: NDArray[Any],
     stopped_by: str,
     record: Recorder,
 ) -> dict[str, Any]:
-    """The attributes of a model. Raises an interrupt that came before the first iteration was done."""
+    """The attributes of a model with the given centres. Raises an interrupt if no iteration was done."""
     if not record.history:
         raise KeyboardInterrupt
-    centers = store.user_centers(state.clusters)
     return {
         "cluster_centers_": centers,
         "cluster_sizes_": state.clusters.sizes,

@@ -16,8 +16,8 @@ import numpy as np
 
 from closure_kmeans.balance import adapt_penalties
 from closure_kmeans.iteration import Clustering, Labels, OnIteration, Step, alternate
-from closure_kmeans.neighborhoods import Neighborhoods
-from closure_kmeans.stores import LeavesOf, Rule, Store
+from closure_kmeans.neighborhoods import LeavesOf, Neighborhoods
+from closure_kmeans.stores import Rule, Store
 
 # The first iteration that may extrapolate: the displacement of the first one, from the start, is not predictive.
 FIRST_EXTRAPOLATED = 3

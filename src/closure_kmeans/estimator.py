@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from closure_kmeans import validation as check
@@ -18,13 +18,13 @@ from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
 from closure_kmeans.hierarchy import Level, cluster_centers
 from closure_kmeans.iteration import Clustering, Iteration, Labels
 from closure_kmeans.method import PAPER, Method, checked
-from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods, neighborhoods_in_memory
+from closure_kmeans.neighborhoods import LeavesOf, Neighborhoods
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.recorder import Recorder
 from closure_kmeans.starts import start_labels
-from closure_kmeans.stores import LeavesOf, Rule, Store
+from closure_kmeans.stores import Rule, Store
 from closure_kmeans.stores.disk import DiskStore
-from closure_kmeans.stores.memory import LocalState, MemoryStore
+from closure_kmeans.stores.memory import LocalStore, MemoryStore
 
 
 class ClosureKMeans(LocalKMeans):
@@ -237,33 +237,16 @@ class ClosureKMeans(LocalKMeans):
                 checkpoint.check_points(store.offset, store.order)
                 init = "tree" if checkpoint.saved else init  # the saved state takes its place
             state = store.begin(start_labels(init, store))
-            settings = method, self.n_clusters, self.target_accuracy
-            if isinstance(store, DiskStore):
-                fresh = fresh_neighborhoods(store, *settings, largest=store.slab_size)
-                return self._iterate(store, state, fresh, record, checkpoint)
             from_tree = isinstance(self.init, str) and self.init == "tree"
-            chosen = neighborhoods_in_memory(store, *settings, from_tree=from_tree)
-            return self._iterate(store, state, chosen, record, checkpoint)
+            neighborhoods = store.neighborhoods(method, self.target_accuracy, from_tree=from_tree)
+            if checkpoint is not None:
+                state = checkpoint.restore(state, neighborhoods)
+            stopped_by = "converged"
+            if checkpoint is None or not checkpoint.converged:
+                state, stopped_by = improve(self, method, store, state, neighborhoods, record, self.max_size)
+            return fitted_attributes(store, state, store.user_centers(state.clusters), stopped_by, record)
 
-    def _iterate(
-        self,
-        store: Store[NDArray[np.int32], LeavesOf],
-        state: LocalState,
-        neighborhoods: Neighborhoods[LeavesOf],
-        record: Recorder,
-        checkpoint: Checkpoint | None,
-    ) -> dict[str, Any]:
-        """Improve the start, or the saved state of a checkpoint; the attributes of the model."""
-        if checkpoint is not None:
-            state = checkpoint.restore(state, neighborhoods)
-        stopped_by = "converged"
-        if checkpoint is None or not checkpoint.converged:
-            state, stopped_by = improve(self, checked(self.method), store, state, neighborhoods, record, self.max_size)
-        return fitted_attributes(store, state, stopped_by, record)
-
-    def _open(
-        self, problem: Problem, method: Method, rng: np.random.Generator, threads: Threads
-    ) -> MemoryStore | DiskStore:
+    def _open(self, problem: Problem, method: Method, rng: np.random.Generator, threads: Threads) -> LocalStore[Any]:
         """The store of the rows: in memory, or on disk where there is a limit."""
         settings: dict[str, Any] = {
             "tree_dims": method.tree_dims,

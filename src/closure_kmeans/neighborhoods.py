@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans.method import Method
-from closure_kmeans.stores import LeavesOf, Store
-from closure_kmeans.stores.memory import MemoryStore
 from closure_kmeans.trees import RandomPartition, check_partition
 
 # Points of a leaf: this many, times this power of the mean number of points in a cluster. Then a leaf has about as many
@@ -35,6 +33,16 @@ BLOCK_POINTS = 1024
 # takes less than half as long. With fewer clusters than this there would be too few groups for many threads.
 LEAVES_TOGETHER, FEW_LEAVES = 32, 2000
 
+
+class Leaves(Protocol):
+    """The leaves of a random partition, or a recipe from which a store grows them."""
+
+    @property
+    def open_to_all(self) -> bool:
+        """Whether points are tested with every cluster, not only with those in their leaf."""
+
+
+LeavesOf = TypeVar("LeavesOf", bound=Leaves)
 # Grows a random partition into leaves of at most this many points.
 Grow = Callable[[int], LeavesOf]
 
@@ -187,31 +195,38 @@ class AllClusters(Neighborhoods[RandomPartition]):
 
 
 def fresh_neighborhoods(
-    store: Store[Any, LeavesOf],
-    method: Method,
+    grow: Grow[LeavesOf],
+    n_points: int,
     n_clusters: int,
+    method: Method,
     target_accuracy: float,
     *,
     largest: int | None = None,
     first: LeavesOf | None = None,
 ) -> FreshNeighborhoods[LeavesOf]:
     """One new partition in every iteration, with leaves of at most ``largest`` points, by default of all points."""
-    leaf_size = method.leaf_size or suitable_leaf_size(store.n_points, n_clusters)
-    return FreshNeighborhoods(store.grow, leaf_size, largest or store.n_points, target_accuracy, first)
+    leaf_size = method.leaf_size or suitable_leaf_size(n_points, n_clusters)
+    return FreshNeighborhoods(grow, leaf_size, largest or n_points, target_accuracy, first)
 
 
 def neighborhoods_in_memory(
-    store: MemoryStore, method: Method, n_clusters: int, target_accuracy: float, *, from_tree: bool
+    grow: Grow[RandomPartition],
+    grow_over_start: Grow[RandomPartition] | None,
+    n_points: int,
+    n_clusters: int,
+    method: Method,
+    target_accuracy: float,
 ) -> Neighborhoods[RandomPartition]:
-    """The neighbourhoods that a method asks for; ``from_tree`` says that the start is the leaves of the first tree."""
+    """The neighbourhoods that a method asks for, for points in memory.
+
+    ``grow_over_start``, if the start is the leaves of a tree, makes a random partition of that many groups of them.
+    """
     if method.neighborhoods == "all" or (method.neighborhoods == "auto" and n_clusters <= FEW_CLUSTERS):
-        return AllClusters(store.n_points)
+        return AllClusters(n_points)
     if method.neighborhoods == "kept":
-        leaf_size = method.leaf_size or suitable_leaf_size(store.n_points, n_clusters)
-        return KeptNeighborhoods(
-            store.grow, leaf_size, method.max_trees, adaptive=method.adaptive, min_fall=method.min_fall
-        )
+        leaf_size = method.leaf_size or suitable_leaf_size(n_points, n_clusters)
+        return KeptNeighborhoods(grow, leaf_size, method.max_trees, adaptive=method.adaptive, min_fall=method.min_fall)
     first = None
-    if from_tree and method.leaf_size is None and n_clusters > FEW_LEAVES:
-        first = store.grow_over_start(-(-n_clusters // LEAVES_TOGETHER))
-    return fresh_neighborhoods(store, method, n_clusters, target_accuracy, first=first)
+    if grow_over_start is not None and method.leaf_size is None and n_clusters > FEW_LEAVES:
+        first = grow_over_start(-(-n_clusters // LEAVES_TOGETHER))
+    return fresh_neighborhoods(grow, n_points, n_clusters, method, target_accuracy, first=first)

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from closure_kmeans.points import as_numbers
 from closure_kmeans.search import CenterIndex
-from closure_kmeans.stores.disk import DiskStore
-from closure_kmeans.stores.memory import MemoryStore
+from closure_kmeans.stores.memory import LocalStore
 
 
-def start_labels(init: str | NDArray[Any], store: MemoryStore | DiskStore) -> NDArray[np.int32]:
+def start_labels(init: str | NDArray[Any], store: LocalStore[Any]) -> NDArray[np.int32]:
     """Labels of the points by one of the starts.
 
     ``"tree"`` takes the leaves of the first tree (section 4.3), ``"random"`` the nearest of k random rows, drawn by
@@ -36,7 +35,7 @@ def start_labels(init: str | NDArray[Any], store: MemoryStore | DiskStore) -> ND
     return labels
 
 
-def draw_rows(store: MemoryStore | DiskStore) -> NDArray[np.int64]:
+def draw_rows(store: LocalStore[Any]) -> NDArray[np.int64]:
     """Draw k different points without replacement, in proportion to their weights.
 
     Weighted sampling by exponential keys (Efraimidis–Spirakis): the k smallest Exp(1) / weight are kept. The keys are

@@ -83,7 +83,7 @@ class FlatKMeans(LocalKMeans):
             labels = start_labels(init, store)
             assign = self._assignment(store.points, rng, threads)
             state, stopped_by = self._improve(store, store.begin(labels), assign, record)
-            return fitted_attributes(store, state, stopped_by, record)
+            return fitted_attributes(store, state, store.user_centers(state.clusters), stopped_by, record)
 
     def _improve(
         self, store: MemoryStore, start: LocalState, assign: Assign, record: Recorder

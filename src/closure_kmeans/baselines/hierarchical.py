@@ -193,8 +193,9 @@ class HierarchicalKMeans(LocalKMeans):
         ):
             store = MemoryStore(rows, weights, 1, tree_dims=None, rng=rng, threads=threads)
             state, levels, stopped_by = self._split(store, record)
-            fitted = fitted_attributes(store, state, stopped_by, record)
-            fitted["_index"] = TreeIndex.of(fitted["cluster_centers_"], sample=store.sample)
+            centers = levels[-1].centers if levels else store.offset[np.newaxis]
+            fitted = fitted_attributes(store, state, centers, stopped_by, record)
+            fitted["_index"] = TreeIndex.of(centers, sample=store.sample)
             fitted["_index"].levels = levels
             return fitted
 

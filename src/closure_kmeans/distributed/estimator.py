@@ -21,12 +21,11 @@ from closure_kmeans.distributed.files import SharedFolder, fit_folder, shared_fo
 from closure_kmeans.distributed.layout import count_partitions, lay_out
 from closure_kmeans.distributed.passes import Layout, Sums, read_layout
 from closure_kmeans.distributed.sources import Source, open_source
-from closure_kmeans.distributed.store import DaskStore, FreshLeaves
+from closure_kmeans.distributed.store import DaskStore
 from closure_kmeans.estimator import ClosureKMeans, improve
 from closure_kmeans.hierarchy import Level, cluster_centers
 from closure_kmeans.iteration import Iteration
 from closure_kmeans.method import Method, checked
-from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import precision, unit_rows
 from closure_kmeans.recorder import Recorder
@@ -204,27 +203,25 @@ class DistributedClosureKMeans(BaseKMeans):
         init = check.init(self.init, self.n_clusters, np.empty((0, source.width), source.dtype))
         if isinstance(init, np.ndarray) and self.metric == "cosine":
             init = unit_rows(init, "init")
+        method = checked(self.method)
         rng = check.generator(self.random_state)
         with Threads(count_threads(self.n_threads)) as threads:
             identity = identify(self, init) | {"X": f"{source.width} {source.dtype} columns, {source.identity}"}
             store = DaskStore(folder, cluster, self.n_clusters, identity, rng, threads)
             if store.saved is not None:
                 store.layout = read_layout(folder)
-                store.neighborhoods = self._fresh(store)
+                store.leaves = store.neighborhoods(method, self.target_accuracy)
                 state, converged = store.restore(store.saved)
             else:
                 store.layout, sums = self._lay_out(source, folder, cluster, rng, threads)
-                store.neighborhoods = self._fresh(store)
+                store.leaves = store.neighborhoods(method, self.target_accuracy)
                 state = store.begin(sums) if isinstance(init, str) else store.begin_from(init)
                 converged = False
             stopped_by = "converged"
             with Recorder(self, began, store.n_points, self.max_iter, store) as record:
                 if not converged:
-                    state, stopped_by = improve(self, checked(self.method), store, state, store.neighborhoods, record)
-            return fitted_attributes(store, state, stopped_by, record)
-
-    def _fresh(self, store: DaskStore) -> Neighborhoods[FreshLeaves]:
-        return fresh_neighborhoods(store, checked(self.method), self.n_clusters, self.target_accuracy)
+                    state, stopped_by = improve(self, method, store, state, store.leaves, record)
+            return fitted_attributes(store, state, store.user_centers(state.clusters), stopped_by, record)
 
     def _lay_out(
         self, source: Source, folder: SharedFolder, cluster: Cluster, rng: np.random.Generator, threads: Threads

@@ -41,8 +41,9 @@ from closure_kmeans.distributed.passes import (
 )
 from closure_kmeans.files import reading
 from closure_kmeans.iteration import Clustering, Iteration
+from closure_kmeans.method import Method
 from closure_kmeans.nearest import sample_accuracy
-from closure_kmeans.neighborhoods import Neighborhoods
+from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, hash_rows
 from closure_kmeans.stores import Assigned, Rule
@@ -105,7 +106,7 @@ class DaskStore:
     """
 
     layout: Layout
-    neighborhoods: Neighborhoods[FreshLeaves]
+    leaves: Neighborhoods[FreshLeaves]  # of this fit, whose state is saved
 
     def __init__(
         self,
@@ -159,7 +160,7 @@ class DaskStore:
             self.history = [Iteration(*record) for record in facts["history"]]
             self._rng.bit_generator.state = facts["generator"]
             self._iteration, self._n_passes = len(self.history), facts["n_passes"]
-            self.neighborhoods.restore({"leaf_size": loaded["leaf_size"]})
+            self.leaves.restore({"leaf_size": loaded["leaf_size"]})
         clusters = Clusters(*(loaded[name] for name in Clusters._fields))
         return Clustering(StoredLabels(facts["labels"], loaded["watched"]), clusters), facts["converged"]
 
@@ -184,7 +185,7 @@ class DaskStore:
         self._iteration = len(history)
         arrays = {
             **state.clusters._asdict(),
-            **self.neighborhoods.state(),
+            **self.leaves.state(),
             **self._find_near(state.clusters.centers),
             "watched": labels.watched,
         }
@@ -208,6 +209,12 @@ class DaskStore:
         """Nothing: every iteration is written at once."""
 
     # -- an iteration --------------------------------------------------------------------------------------------------
+
+    def neighborhoods(
+        self, method: Method, target_accuracy: float, *, from_tree: bool = False
+    ) -> Neighborhoods[FreshLeaves]:
+        """One new partition in every iteration."""
+        return fresh_neighborhoods(self.grow, self.n_points, self._n_clusters, method, target_accuracy)
 
     def grow(self, leaf_size: int) -> FreshLeaves:
         """A random partition of the points into leaves of at most ``leaf_size``."""

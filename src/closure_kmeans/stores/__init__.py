@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.iteration import Clustering, Labels
-
-
-class Leaves(Protocol):
-    """The leaves of a random partition, or what a store needs to grow them."""
-
-    @property
-    def open_to_all(self) -> bool:
-        """Whether points are tested with every cluster, not only with those in their leaf."""
-
-
-LeavesOf = TypeVar("LeavesOf", bound=Leaves)
+from closure_kmeans.method import Method
+from closure_kmeans.neighborhoods import LeavesOf, Neighborhoods
 
 
 class Rule(NamedTuple):
@@ -56,8 +47,8 @@ class Store(Protocol[Labels, LeavesOf]):
     def sample(self) -> NDArray[Any]:
         """Some rows, spread over the data, as the metric sees them."""
 
-    def grow(self, leaf_size: int) -> LeavesOf:
-        """A random partition of the points into leaves of at most ``leaf_size``."""
+    def neighborhoods(self, method: Method, target_accuracy: float, *, from_tree: bool) -> Neighborhoods[LeavesOf]:
+        """The neighbourhoods that a method asks for; ``from_tree``: the start is the leaves of the first tree."""
 
     def assign(self, state: Clustering[Labels], leaves: list[LeavesOf], rule: Rule) -> Assigned[Labels]:
         """Assign each point to the best of the clusters of its neighbours, and update the clusters, none of them empty.

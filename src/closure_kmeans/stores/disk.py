@@ -23,7 +23,9 @@ from closure_kmeans.assignment import assign_by_closures
 from closure_kmeans.balance import admit
 from closure_kmeans.clusters import Clusters, refill_empty
 from closure_kmeans.iteration import Clustering
+from closure_kmeans.method import Method
 from closure_kmeans.nearest import SAMPLE_ROWS
+from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import as_numbers, precision
 from closure_kmeans.stores import Assigned, Rule
@@ -67,28 +69,8 @@ class Slab(NamedTuple):
         return sum(piece.stop - piece.start for piece in self.pieces)
 
 
-class DiskStore(LocalStore):
-    """Rows on disk.
-
-    Parameters
-    ----------
-    X : Rows
-        The rows, which are laid out in a temporary file.
-    weights : (n,) or (1,) array
-        Their weights, or a single one where all weigh the same.
-    n_clusters : int
-        Number of clusters.
-    memory : int
-        Bytes that the fit may take beyond the centres.
-    tree_dims : int or None
-        Principal dimensions in which trees are grown.
-    spherical : bool
-        Whether rows are L2-normalised, and so are the centres.
-    look_back : bool
-        Whether centres will be extrapolated.
-    rng, threads
-        The generator and the threads of the fit.
-    """
+class DiskStore(LocalStore[SlabPartition]):
+    """Rows on disk: ``X`` is laid out in a temporary file; a fit takes ``memory`` bytes beyond the centres."""
 
     def __init__(
         self,
@@ -117,9 +99,10 @@ class DiskStore(LocalStore):
             rng=rng,
             threads=threads,
         )
-        super().__init__(self.stored.points, self.stored.order, n_clusters, look_back=look_back, threads=threads)
+        super().__init__(
+            self.stored.points, self.stored.order, n_clusters, look_back=look_back, rng=rng, threads=threads
+        )
         self.sample = sample_of(X, SAMPLE_ROWS, spherical)  # X is not read again
-        self.rng = rng
 
     def tree_labels(self) -> NDArray[np.int32]:
         """The leaves of the first tree as clusters (section 4.3)."""
@@ -140,6 +123,12 @@ class DiskStore(LocalStore):
             add_points(points, labels[slab], totals, self.threads)
         del memory, points
         return Clustering(labels, self._clusters_of(labels, totals, None))
+
+    def neighborhoods(self, method: Method, target_accuracy: float, *, from_tree: bool) -> Neighborhoods[SlabPartition]:
+        """One new partition in every iteration, with leaves within a slab."""
+        return fresh_neighborhoods(
+            self.grow, self.n_points, self.n_clusters, method, target_accuracy, largest=self.slab_size
+        )
 
     def grow(self, leaf_size: int) -> SlabPartition:
         """A random partition of the points: first of the pieces into slabs."""

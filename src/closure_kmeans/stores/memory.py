@@ -7,8 +7,9 @@ the rows, or over the rows themselves.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,9 @@ from closure_kmeans.centers import CenterBuffers, extrapolate
 from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.files import check_uncut
 from closure_kmeans.iteration import Clustering
+from closure_kmeans.method import Method
 from closure_kmeans.nearest import SAMPLE_ROWS, sample_accuracy
+from closure_kmeans.neighborhoods import LeavesOf, Neighborhoods, neighborhoods_in_memory
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import (
     Points,
@@ -40,20 +43,60 @@ from closure_kmeans.trees import DATA_SAMPLE, RandomPartition, grow_leaves, grow
 LocalState: TypeAlias = Clustering[NDArray[np.int32]]
 
 
-class LocalStore:
-    """The parts that stores on one machine share: labels in an array, and centres that take turns in memory."""
+class LocalStore(ABC, Generic[LeavesOf]):
+    """The parts that stores on one machine share: labels in an array, and centres that take turns in memory.
 
-    points: Points  # in the order of the first tree
-    order: NDArray[np.int32]  # (n,) the user's row of each point
+    Parameters
+    ----------
+    points : Points
+        In the order of a first tree.
+    order : (n,) array of int32
+        The user's row of each point.
+    n_clusters : int
+        Number of clusters.
+    look_back : bool
+        Whether centres will be extrapolated.
+    rng, threads
+        The generator and the threads of the fit.
+    """
+
+    sample: NDArray[Any]
 
     def __init__(
-        self, points: Points, order: NDArray[np.int32], n_clusters: int, *, look_back: bool, threads: Threads
+        self,
+        points: Points,
+        order: NDArray[np.int32],
+        n_clusters: int,
+        *,
+        look_back: bool,
+        rng: np.random.Generator,
+        threads: Threads,
     ) -> None:
-        self.points, self.order, self.threads = points, order, threads
+        self.points, self.order, self.n_clusters = points, order, n_clusters
+        self.rng, self.threads = rng, threads
         self.n_points, self.offset = len(order), points.offset
-        self.n_clusters = n_clusters
         shape = n_clusters, points.rows.shape[1]
         self.buffers = CenterBuffers(shape, points.offset.dtype, keep_previous=look_back)
+
+    @abstractmethod
+    def tree_labels(self) -> NDArray[np.int32]:
+        """The leaves of the first tree as clusters (section 4.3)."""
+
+    @abstractmethod
+    def blocks(self) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Places of points, and their rows."""
+
+    @abstractmethod
+    def begin(self, labels: NDArray[np.int32]) -> LocalState:
+        """The state of given labels; they change where a cluster has no points."""
+
+    @abstractmethod
+    def neighborhoods(self, method: Method, target_accuracy: float, *, from_tree: bool) -> Neighborhoods[LeavesOf]:
+        """The neighbourhoods that a method asks for; ``from_tree``: the start is the leaves of the first tree."""
+
+    @abstractmethod
+    def assign(self, state: LocalState, leaves: list[LeavesOf], rule: Rule) -> Assigned[NDArray[np.int32]]:
+        """Assign each point to the best of the clusters of its neighbours, and update the clusters."""
 
     def target(self, state: LocalState, rule: Rule) -> Clusters:
         """The clusters that points are assigned to: with their present or with extrapolated centres."""
@@ -81,26 +124,8 @@ class LocalStore:
         return ordered
 
 
-class MemoryStore(LocalStore):
-    """Rows in memory.
-
-    Parameters
-    ----------
-    X : (n, d) array
-        The rows as the metric sees them.
-    weights : (n,) or (1,) array
-        Their weights, or a single one where all weigh the same.
-    n_clusters : int
-        Number of clusters; the first tree has as many leaves.
-    tree_dims : int or None
-        Principal dimensions in which trees are grown.
-    spherical : bool
-        Whether the rows have length one, and so shall the centres.
-    look_back : bool
-        Whether centres will be extrapolated.
-    rng, threads
-        The generator and the threads of the fit.
-    """
+class MemoryStore(LocalStore[RandomPartition]):
+    """Rows in memory: ``X`` as the metric sees them, of length one if ``spherical``; the other parameters as above."""
 
     def __init__(
         self,
@@ -116,10 +141,9 @@ class MemoryStore(LocalStore):
     ) -> None:
         points, self.tree = arrange_points(X, weights, n_clusters, tree_dims, rng, threads)
         points = points._replace(spherical=spherical)
-        super().__init__(points, self.tree.members, n_clusters, look_back=look_back, threads=threads)
+        super().__init__(points, self.tree.members, n_clusters, look_back=look_back, rng=rng, threads=threads)
         check_uncut(X)
         self.sample = X[:: -(-len(X) // SAMPLE_ROWS)].copy()  # X is not read again
-        self.rng = rng
 
     def tree_labels(self) -> NDArray[np.int32]:
         """The leaves of the first tree as clusters (section 4.3)."""
@@ -136,6 +160,13 @@ class MemoryStore(LocalStore):
     def grow(self, leaf_size: int) -> RandomPartition:
         """A random partition of the points into leaves of at most ``leaf_size``."""
         return grow_leaves(self.points.coordinates, self.points.origin, leaf_size, self.rng, self.threads)
+
+    def neighborhoods(
+        self, method: Method, target_accuracy: float, *, from_tree: bool
+    ) -> Neighborhoods[RandomPartition]:
+        """The neighbourhoods that a method asks for; ``from_tree``: the start is the leaves of the first tree."""
+        over_start = self.grow_over_start if from_tree else None
+        return neighborhoods_in_memory(self.grow, over_start, self.n_points, self.n_clusters, method, target_accuracy)
 
     def grow_over_start(self, n_leaves: int) -> RandomPartition:
         """A random partition that keeps the leaves of the first tree whole: a tree over one point of each of them."""
