@@ -497,7 +497,7 @@ def test_kept_trees_are_grown_once_and_fresh_ones_every_time():
     def grow(leaf_size):
         return next(trees), leaf_size
 
-    fresh = FreshNeighborhoods(grow, leaf_size=8, n_points=100, target_accuracy=0.9)
+    fresh = FreshNeighborhoods(grow, leaf_size=8, largest=100, target_accuracy=0.9)
     assert [fresh.leaves() for _ in range(3)] == [[(0, 8)], [(1, 8)], [(2, 8)]]
 
     static = KeptNeighborhoods(grow, 8, 2, adaptive=False, min_fall=0.1)

@@ -12,11 +12,14 @@ from models import closures
 from mutations import read_mutated
 from safetensors import safe_open
 from safetensors.numpy import save_file
+from sklearn.base import clone
 
 import closure_kmeans
-from closure_kmeans import PAPER, ClosureKMeans, environment, files, load
+from closure_kmeans import PAPER, ClosureKMeans, Method, environment, files, iteration, load
 from closure_kmeans.checkpoint import _checksum, read_centers, read_status
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.nearest import sample_accuracy
+from closure_kmeans.stores import memory
 from closure_kmeans.tensors import KEY
 from closure_kmeans.vectors import FileFormatError
 
@@ -98,6 +101,30 @@ def test_an_interrupt_saves_what_there_is(tmp_path):
     assert (stopped.n_iter_, stopped.stopped_by_) == (5, "interrupted")
     assert stopped.predict(X[:9]).shape == (9,)
     check_same(model(checkpoint=tmp_path).fit(X, resume=True), whole)
+
+
+@pytest.mark.parametrize("extrapolate", [True, False])
+def test_an_interrupt_between_an_assignment_and_its_record(extrapolate, tmp_path, monkeypatch):
+    """The state that is saved is one iteration older than the last centres."""
+    X = load_sift()[:3000]
+    whole = model(method=Method(neighborhoods="fresh", extrapolate=extrapolate), tol=1e-9, max_iter=20).fit(X)
+    calls = iter(range(3))
+
+    def interrupt(*arguments):
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return sample_accuracy(*arguments)
+
+    monkeypatch.setattr(memory, "sample_accuracy", interrupt)
+    stopped = clone(whole).set_params(checkpoint=tmp_path)
+    monkeypatch.setattr(iteration, "ACCURACY_EVERY", 4)
+    with pytest.raises(KeyboardInterrupt, match="after iteration 7"):
+        stopped.fit(X)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(read_centers(tmp_path), stopped.cluster_centers_)
+    resumed = clone(whole).set_params(checkpoint=tmp_path).fit(X, resume=True)
+    np.testing.assert_array_equal(resumed.labels_, whole.labels_)
+    np.testing.assert_array_equal(resumed.cluster_centers_, whole.cluster_centers_)
 
 
 def test_an_error_saves_what_there_is(tmp_path):

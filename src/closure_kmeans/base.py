@@ -69,7 +69,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     _indexed: NDArray[Any]  # the centres of the index
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Self:
-        """Name the new parameter where an old one is given."""
+        """Refuse a renamed parameter, and name its successor."""
         check.renamed(cls, parameters)
         model: Self = super().__new__(cls)
         return model
@@ -85,7 +85,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """Raise if a parameter cannot be used."""
 
     def _become(self, fitted: dict[str, Any]) -> Self:
-        """Become the fitted model, only now that all went well; an interrupt of the fit is raised now."""
+        """Set the fitted attributes after success; raise an interrupt of the fit again."""
         self.__dict__.update(fitted)
         if self.stopped_by_ == "interrupted":
             raise KeyboardInterrupt(f"the model is as it was after iteration {self.n_iter_}")
@@ -344,8 +344,8 @@ class LocalKMeans(BaseKMeans):
     def fit(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Cluster the rows of X.
 
-        An interrupt (Ctrl-C) is raised once the model is as it was after the last whole iteration, with ``stopped_by_``
-        set to "interrupted"; before the end of the first iteration there is no model.
+        On Ctrl-C the model is set to its state after the last whole iteration, ``stopped_by_`` to "interrupted", and
+        ``KeyboardInterrupt`` is raised; before the end of the first iteration there is no model.
 
         Parameters
         ----------
@@ -356,22 +356,20 @@ class LocalKMeans(BaseKMeans):
         sample_weight : (n,) array, default=None
             Weights of the rows. A row of weight 0 takes no part, but gets a label.
         """
-        return self._fit(X, sample_weight, self._solve)
-
-    def _fit(self, X: ArrayLike, sample_weight: ArrayLike | None, solve: Callable[[Problem], dict[str, Any]]) -> Self:
-        """Check, solve, and keep the result."""
         began = time.perf_counter()
         self._check_parameters()
         X = check.rows(X)
         rows = check.stored_rows(X) if self.memory_limit is not None else check.fitted_rows(X, self)
         weights = check.sample_weight(sample_weight, rows)
         init = check.init(self.init, getattr(self, "n_clusters", 1), rows)
-        validate_data(BaseEstimator(), X, skip_check_array=True)  # the names of the features must be in order
+        validate_data(
+            BaseEstimator(), X, skip_check_array=True
+        )  # checks the names of the features; the model stays untouched
         if self.metric == "cosine":
             init = unit_rows(init, "init") if isinstance(init, np.ndarray) and init.ndim == 2 else init
             rows = unit_rows(rows) if self.memory_limit is None else rows
         if weights.all():
-            fitted = solve(Problem(rows, weights, init, began))
+            fitted = self._solve(Problem(rows, weights, init, began))
         elif self.memory_limit is not None:
             raise ValueError("sample_weight must be above 0 with memory_limit: leave out the rows that weigh nothing")
         else:
@@ -379,7 +377,7 @@ class LocalKMeans(BaseKMeans):
             check_uncut(X)
             others = check_array(rows[~some], dtype=None, estimator=self, input_name="X")
             init = init[some] if isinstance(init, np.ndarray) and init.ndim == 1 else init
-            fitted = solve(Problem(rows[some], weights[some], init, began))
+            fitted = self._solve(Problem(rows[some], weights[some], init, began))
             labels = np.empty(len(rows), np.int32)
             labels[some] = fitted["labels_"]
             labels[~some], _ = fitted["_index"].find(others)

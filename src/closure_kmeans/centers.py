@@ -17,13 +17,12 @@ from closure_kmeans.iteration import Clustering, Labels
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import rows_per_block
 
-# Sizes of clusters between which extrapolation sets in: below the first it would empty clusters, above the second it is
-# safe in full.
+# Cluster sizes between which the extrapolation factor rises from 0 to 1: extrapolation would empty smaller clusters.
 EXTRAPOLATE_FROM, EXTRAPOLATE_FULLY = 10, 50
 
 
 class CenterBuffers:
-    """The array that the next centres are written to, which takes turns with those of a state.
+    """The array that the next centres are written to; it rotates with those of a state.
 
     Parameters
     ----------
@@ -45,6 +44,10 @@ class CenterBuffers:
             self._next = empty_rows(self._shape, self._dtype)
         return self._next
 
+    def release(self) -> None:
+        """Free the memory of the next centres, unless a state still holds it."""
+        self._next = None
+
     def rotate(self, state: Clustering[Labels], labels: Labels, clusters: Clusters) -> Clustering[Labels]:
         """The state after ``state``, whose centres are in ``next``; the oldest are overwritten next."""
         if not self._keep_previous:
@@ -57,7 +60,7 @@ class CenterBuffers:
 def extrapolate(
     clusters: Clusters, previous: NDArray[Any], n_points: int, out: NDArray[Any], threads: Threads
 ) -> Clusters:
-    """The centres where they are heading: on by up to the way that they came since the iteration before.
+    """Extrapolate each centre by up to its last displacement.
 
     ``out`` is memory for them. ``norms`` stay those of the centres as they were updated.
     """

@@ -21,9 +21,10 @@ from closure_kmeans.stores import Rule, Store
 
 # The first iteration that may extrapolate: the displacement of the first one, from the start, is not predictive.
 FIRST_EXTRAPOLATED = 3
-# Where joint moves undo each other, one in so many of the movers moves.
+# If a step is rejected, a random 1/2, 1/4, 1/8 or 1/16 of the movers moves.
 PARTS_OF_MOVERS = (2, 4, 8, 16)
-# In clusters of up to this many points on average, more movers than this share of all points must lower the distortion.
+# With at most SMALL_CLUSTERS points per cluster, a step that moves more than this share of the points must lower the
+# distortion by ``tol``.
 SMALL_CLUSTERS, MANY_MOVERS = 10, 0.05
 
 
@@ -63,7 +64,7 @@ def cluster_by_closures(
     reason : str
         Why it is the last.
     """
-    too_large = False  # clusters above ``max_size``: the penalties have yet to act
+    too_large = False  # some clusters exceed ``max_size``: do not converge yet
 
     def take_step(state: Clustering[Labels], number: int) -> Step[Labels]:
         nonlocal too_large

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -189,8 +188,8 @@ class ClosureKMeans(LocalKMeans):
     ) -> Self:
         """Cluster the rows of X.
 
-        An interrupt (Ctrl-C) is raised once the model is as it was after the last whole iteration, with ``stopped_by_``
-        set to "interrupted"; before the end of the first iteration there is no model.
+        On Ctrl-C the model is set to its state after the last whole iteration, ``stopped_by_`` to "interrupted", and
+        ``KeyboardInterrupt`` is raised; before the end of the first iteration there is no model.
 
         Parameters
         ----------
@@ -215,9 +214,9 @@ class ClosureKMeans(LocalKMeans):
             raise ValueError("resume=True needs checkpoint: where the fit was saved")
         if not resume and isinstance(self.checkpoint, str | os.PathLike):
             check_new(self.checkpoint)
-        return self._fit(X, sample_weight, partial(self._solve, resume=resume))
+        return super().fit(X, sample_weight=sample_weight)
 
-    def _solve(self, problem: Problem, resume: bool = False) -> dict[str, Any]:
+    def _solve(self, problem: Problem) -> dict[str, Any]:
         rows, weights, init, began = problem
         method = checked(self.method)
         check.enough_rows(self.n_clusters, rows)
@@ -302,7 +301,7 @@ def improve(
     record: Recorder,
     max_size: float | None = None,
 ) -> tuple[Clustering[Labels], str]:
-    """Run the algorithm with the settings of an estimator, on from the iterations recorded so far."""
+    """Run the algorithm with the settings of an estimator, continuing after the recorded iterations."""
     centers_given = np.ndim(model.init) == 2
     if centers_given and not record.history:
         reason = record.count_start(state, len(state.clusters.sizes))

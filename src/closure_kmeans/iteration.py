@@ -52,9 +52,9 @@ class Step(NamedTuple, Generic[Labels]):
 
     state: Clustering[Labels]
     n_active: int
-    n_pairs: int  # of point and candidate, that were tested
+    n_pairs: int  # tested pairs of point and candidate
     n_trees: int
-    damped: bool = False  # whether only a part of the movers moved, so that there is more to gain
+    damped: bool = False  # only a part of the movers moved: a small fall is then no convergence
 
 
 # Records an iteration, given its outcome, the accuracy if it was measured, and whether the fit has converged. Returns a
@@ -79,7 +79,7 @@ def alternate(
 
     ``take_step`` is given the state and the number of the iteration, which is ``n_done + 1`` for the first. The
     accuracy is measured every ``ACCURACY_EVERY`` iterations and whenever the fit has settled. Returns the last state
-    and the reason why it is the last. An interrupt is one of the reasons: the iteration under way is dropped.
+    and the reason why it is the last. An interrupt ends the loop, too: the iteration under way is dropped.
     """
     try:
         for number in range(n_done + 1, max_iter + 1):
@@ -90,7 +90,8 @@ def alternate(
             accuracy = None
             if measure_accuracy is not None and (settled or number % ACCURACY_EVERY == 0 or number == max_iter):
                 accuracy = measure_accuracy(step.state)
-            converged = not expand(fall, settled, accuracy) and settled
+            expanded = expand(fall, settled, accuracy)
+            converged = settled and not expanded
             state = step.state
             reason = on_iteration(step, accuracy, converged)
             if reason is not None or converged:

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from closure_kmeans.method import Method
 from closure_kmeans.trees import RandomPartition, check_partition
 
-# Points of a leaf: this many, times this power of the mean number of points in a cluster. Then a leaf has about as many
-# clusters whatever their number, and the number of clusters costs nothing.
+# Leaf size: LEAF_POINTS (n / k) ** LEAF_POWER. A leaf then has about as many clusters whatever their number is.
 LEAF_POINTS, LEAF_POWER = 47, 0.4
 # Largest leaf when leaves are doubled to reach ``target_accuracy``; larger ones no longer help.
 LARGEST_LEAF = 4096
@@ -29,8 +28,8 @@ LARGEST_LEAF = 4096
 FEW_CLUSTERS = 128
 # Points in a block that is tested with all clusters.
 BLOCK_POINTS = 1024
-# Leaves of the start that are kept together in the first iteration: fewer clusters than a leaf will have, so that it
-# takes less than half as long. With fewer clusters than this there would be too few groups for many threads.
+# Leaves of the first tree in a group of the first iteration: fewer clusters than a normal leaf has, so that it takes
+# less than half as long. Only above FEW_LEAVES clusters, so that there are enough groups for all threads.
 LEAVES_TOGETHER, FEW_LEAVES = 32, 2000
 
 
@@ -65,8 +64,8 @@ class Neighborhoods(Protocol[LeavesOf]):
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
         """Enlarge the neighbourhoods if an iteration used them up; whether they are larger now.
 
-        ``fall`` is the fall of the distortion as a part of itself; ``settled`` that it changed too little to go on, or
-        no point moved; ``accuracy`` the share of points assigned to their nearest centre, where it was measured.
+        ``fall`` is the relative fall of the distortion; ``settled`` says that it is below ``tol``, or that no point
+        moved; ``accuracy`` is the share of points assigned to their nearest centre, where it was measured.
         """
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -80,21 +79,21 @@ class FreshNeighborhoods(Neighborhoods[LeavesOf]):
     """One new partition in every iteration; the ``first`` may be given.
 
     Once the fit has settled while too many points still miss their nearest centre, the leaves are doubled, up to
-    ``LARGEST_LEAF`` points or until one holds them all.
+    ``largest`` or ``LARGEST_LEAF`` points.
     """
 
     def __init__(
         self,
         grow: Grow[LeavesOf],
         leaf_size: int,
-        n_points: int,
+        largest: int,
         target_accuracy: float,
         first: LeavesOf | None = None,
     ) -> None:
         self._grow = grow
         self._first = first
         self._leaf_size = leaf_size
-        self._largest = min(n_points, LARGEST_LEAF)
+        self._largest = min(largest, LARGEST_LEAF)
         self._target_accuracy = target_accuracy
 
     def leaves(self) -> list[LeavesOf]:
@@ -117,7 +116,7 @@ class FreshNeighborhoods(Neighborhoods[LeavesOf]):
         return {"leaf_size": np.array([self._leaf_size])}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Leaves of a size; the first iteration is over."""
+        """Restore the leaf size; the given first partition is not used again."""
         self._first = None
         (self._leaf_size,) = state["leaf_size"].tolist()
         if not self._leaf_size > 0:
@@ -164,7 +163,7 @@ class KeptNeighborhoods(Neighborhoods[RandomPartition]):
         }
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """The trees of another fit."""
+        """Restore kept trees."""
         (self._n_trees,) = state["n_trees"].tolist()
         self._trees = [RandomPartition(state[f"members.{i}"], state["starts"]) for i in range(len(state) - 2)]
         for tree in self._trees:

@@ -34,7 +34,7 @@ class Recorder:
     Parameters
     ----------
     model : estimator
-        Its ``max_time``, ``callback`` and ``verbose`` count.
+        ``max_time``, ``callback`` and ``verbose`` are read from it.
     began : float
         When the fit began, by ``time.perf_counter``.
     n_points : int
@@ -96,7 +96,7 @@ class Recorder:
             f"distortion {record.inertia / self._n_points:.6g}, moved {record.n_active / self._n_points:.2%}"
         )
         compiling = self._compiling.lap()
-        if not self._bar.disable:  # the next iterations will not wait for the compiler
+        if not self._bar.disable:  # exclude compile time from the estimate of the remaining time
             self._bar.start_t += compiling
             self._bar.last_print_t += compiling
         self._bar.update()

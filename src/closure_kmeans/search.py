@@ -36,11 +36,11 @@ from closure_kmeans.trees import grow_partition
 
 # Centres above which a row is compared with some cells of them only.
 MANY_CENTERS = 10_000
-# Rows, and centres, from which on cells save more time than it takes to build them, though all are visited.
+# From this many rows and centres on, building cells pays off even for an exact search, which visits all of them.
 MANY_ROWS, SOME_CENTERS = 20_000, 2000
 # Trees, and centres in a leaf, that find the closest other of nearly all centres.
 N_TREES, TREE_LEAF_SIZE = 6, 128
-# Before the names of the arrays of cells in a file.
+# Prefix of the names of the arrays of cells in a file.
 CELLS = "cells."
 # Centres compared with all others at a time.
 BLOCK_CENTERS = 1024
@@ -163,7 +163,7 @@ class CenterIndex:
         dtype = precision(rows.dtype)
         with Threads(count_threads(self.n_threads)) as threads:
             if n_nearest == 1:
-                labels, distances = CenterIndex.find(self, rows)
+                labels, distances = CenterIndex.find(self, rows)  # among all centres, also if a subclass has a tree
                 return labels[:, np.newaxis], distances[:, np.newaxis]
             if len(self.centers) <= MANY_CENTERS:
                 offset, centers = self.relative(dtype)

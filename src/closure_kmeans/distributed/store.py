@@ -355,8 +355,9 @@ class DaskStore:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def user_centers(self, clusters: Clusters) -> NDArray[Any]:
-        """The centres of the last state where the user's rows are, in the memory of the next centres."""
-        centers: NDArray[Any] = np.add(clusters.centers, self.offset, out=self._centers.next)
+        """The centres with the offset added back; the memory of the next centres is free before."""
+        self._centers.release()
+        centers: NDArray[Any] = clusters.centers + self.offset
         return centers
 
     def user_labels(self, stored: StoredLabels) -> NDArray[np.int32]:

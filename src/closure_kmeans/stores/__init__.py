@@ -1,4 +1,4 @@
-"""Stores of the rows: in memory, on disk or on a Dask cluster. The algorithm (``closure.py``) sees no more of them."""
+"""Stores of the rows: in memory, on disk or on Dask. ``closure.py`` uses the rows only through this protocol."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Rule(NamedTuple):
     hartigan: bool = False  # Hartigan's rule: a move must lower the distortion, the shift of both centres included
     ahead: bool = False  # points are assigned to the extrapolated centres
     max_size: float = np.inf  # of a cluster, in rows or their weight
-    part: int = 1  # of the points that would move, a random one in ``part`` does
-    seed: int = 0  # of that choice
+    part: int = 1  # each mover moves with probability 1 / part
+    seed: int = 0  # of this random choice
 
 
 class Assigned(NamedTuple, Generic[Labels]):
@@ -28,7 +28,7 @@ class Assigned(NamedTuple, Generic[Labels]):
 
     labels: Labels
     n_active: int  # points that changed their cluster
-    n_pairs: int  # of point and candidate, that were tested
+    n_pairs: int  # tested pairs of point and candidate
     clusters: Clusters  # without penalties
 
 
@@ -53,7 +53,7 @@ class Store(Protocol[Labels, LeavesOf]):
     def assign(self, state: Clustering[Labels], leaves: list[LeavesOf], rule: Rule) -> Assigned[Labels]:
         """Assign each point to the best of the clusters of its neighbours, and update the clusters, none of them empty.
 
-        The memory of the new centres is written again by the next call, unless the outcome is accepted.
+        The new centres are in a buffer that the next call overwrites, unless the outcome is accepted.
         """
 
     def accept(self, state: Clustering[Labels], labels: Labels, clusters: Clusters) -> Clustering[Labels]:
@@ -63,7 +63,7 @@ class Store(Protocol[Labels, LeavesOf]):
         """The share of a sample of points that are assigned to the nearest of all centres."""
 
     def user_centers(self, clusters: Clusters) -> NDArray[Any]:
-        """The centres of the last state where the user's rows are, in the memory of the next centres."""
+        """The centres with the offset added back; the memory of the next centres is free before."""
 
     def user_labels(self, labels: Labels) -> NDArray[np.int32]:
         """The labels in the order of the user's rows."""

@@ -113,8 +113,9 @@ class LocalStore(ABC, Generic[LeavesOf]):
         return sample_accuracy(self.points, state.clusters.centers, state.labels, self.threads)
 
     def user_centers(self, clusters: Clusters) -> NDArray[Any]:
-        """The centres of the last state where the user's rows are, in the memory of the next centres."""
-        centers: NDArray[Any] = np.add(clusters.centers, self.offset, out=self.buffers.next)
+        """The centres with the offset added back; the memory of the next centres is free before."""
+        self.buffers.release()
+        centers: NDArray[Any] = clusters.centers + self.offset
         return centers
 
     def user_labels(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -169,7 +170,7 @@ class MemoryStore(LocalStore[RandomPartition]):
         return neighborhoods_in_memory(self.grow, over_start, self.n_points, self.n_clusters, method, target_accuracy)
 
     def grow_over_start(self, n_leaves: int) -> RandomPartition:
-        """A random partition that keeps the leaves of the first tree whole: a tree over one point of each of them."""
+        """A random partition of whole leaves of the first tree, grown over the first point of each leaf."""
         starts = self.tree.starts
         firsts = self.points.coordinates[starts[:-1]]
         return unite_leaves(starts, grow_partition(firsts, self.points.origin, n_leaves, self.rng, self.threads))
@@ -212,7 +213,7 @@ def arrange_points(
         origin = np.zeros(axes.shape[1], dtype)
     may_be_bytes = X.dtype == np.float32 and are_bytes(sample)
     held, coordinates, norms = measure_points(X, offset, axes, may_be_bytes, threads)
-    check_values(X, 4 * norms)  # as large as a squared distance can be
+    check_values(X, 4 * norms)  # a squared distance is at most 4 times the largest squared norm
     check_weights(weights, norms)
     tree = grow_partition(coordinates, origin, n_leaves, rng, threads)
     rows = reorder(held, tree.members, threads)
@@ -238,7 +239,7 @@ def measure_points(
 
     def measure(first: int, last: int) -> bool:
         check_uncut(X)
-        rows = np.require(X[first:last], widened, ["A", "C", "W"])  # of one kind, or code is compiled for each
+        rows = np.require(X[first:last], widened, ["A", "C", "W"])  # other layouts would be compiled again
         block = np.empty(rows.shape, offset.dtype)
         fits: bool = kernels.measure_rows(rows, offset, block, norms[first:last], in_bytes[first:last])
         if axes is not None:
