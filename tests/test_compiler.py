@@ -1,4 +1,5 @@
 import signal
+import sys
 import threading
 from time import perf_counter
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from numba.core import event
 
 from closure_kmeans import ClosureKMeans
 from closure_kmeans.compiler import WATCH, CompilerTime
+from closure_kmeans.kernels import group_by_label
 from closure_kmeans.parallel import Threads
 from closure_kmeans.recorder import Recorder
 from closure_kmeans.retrieval import kernels
@@ -122,3 +124,24 @@ def test_compiling_is_no_part_of_the_estimate(verbose, monkeypatch):
         if verbose:
             assert record._bar.format_dict["elapsed"] < 100
             assert record._bar.format_dict["rate"] is None or record._bar.format_dict["rate"] > 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_an_interrupt_during_a_kernel_is_an_interrupt():
+    """A kernel that returned arrays made a SystemError of it."""
+    labels = np.random.default_rng(0).integers(0, 1000, 3_000_000).astype(np.int32)
+    group_by_label(labels, 1000)  # compiled
+
+    def group_forever():
+        while True:
+            group_by_label(labels, 1000)
+
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for _ in range(5):
+            signal.setitimer(signal.ITIMER_REAL, 0.002)
+            with pytest.raises(KeyboardInterrupt):
+                group_forever()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

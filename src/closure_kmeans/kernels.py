@@ -953,21 +953,30 @@ def insert_nearest(distance: float, label: int, labels: Array, distances: Array)
 # -- update ------------------------------------------------------------------------------------------------------------
 
 
-@kernel
 def group_by_label(labels: Array, n_clusters: int) -> tuple[Array, Array]:
-    """Group points by cluster (counting sort): ascending point ids, cluster after cluster, and where each begins."""
+    """Group points by cluster (counting sort): ascending point ids, cluster after cluster, and where each begins.
+
+    Not compiled itself: a kernel that returns arrays calls Python, where an interrupt would become a ``SystemError``.
+    """
     starts = np.zeros(n_clusters + 1, np.int64)
+    members = np.empty(labels.shape[0], np.int32)
+    fill_groups(labels, starts, members)
+    return members, starts
+
+
+@kernel
+def fill_groups(labels: Array, starts: Array, members: Array) -> None:
+    """Fill the groups of ``group_by_label``; ``starts`` are zero before."""
+    n_clusters = starts.shape[0] - 1
     for i in range(labels.shape[0]):
         starts[labels[i] + 1] += 1
     for j in range(n_clusters):
         starts[j + 1] += starts[j]
     place = starts[:-1].copy()
-    members = np.empty(labels.shape[0], np.int32)
     for i in range(labels.shape[0]):
         label = labels[i]
         members[place[label]] = i
         place[label] += 1
-    return members, starts
 
 
 @kernel

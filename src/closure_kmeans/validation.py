@@ -257,7 +257,7 @@ def generator(random_state: int | np.random.RandomState | None) -> np.random.Gen
 def init(value: str | ArrayLike, n_clusters: int, X: NDArray[Any]) -> str | NDArray[Any]:
     """A start: a name, labels, or centres, of which there may be fewer than clusters."""
     if isinstance(value, BaseEstimator):
-        raise TypeError(f"init must not be a model since version 0.2: use its centres, got {value!r}")
+        raise TypeError("init must not be a model since version 0.2: use its centres, init=model.cluster_centers_")
     check_uncut(value)
     array = np.asarray(unmasked("init", value))
     if array.ndim == 0:
