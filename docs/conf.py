@@ -11,6 +11,7 @@ from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.util.inspect import signature, stringify_signature
 from sphinx_gallery.sorting import FunctionSortKey
 
 import closure_kmeans
@@ -136,7 +137,9 @@ def keep_units(app: Sphinx, document: nodes.document) -> None:
 def name_aliases(
     app: Sphinx, what: str, name: str, thing: Any, options: Any, arguments: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Show the name of a type alias inside a union, where Sphinx shows its own wrapper."""
+    """Show the parameters of estimators, not of ``BaseKMeans.__new__``; and type aliases by their names."""
+    if what == "class" and issubclass(thing, BaseKMeans):
+        arguments = stringify_signature(signature(thing.__init__, bound_method=True), show_return_annotation=False)
     arguments, returns = (
         text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in (arguments, returns)
     )
@@ -170,7 +173,6 @@ def skip_member(app: Sphinx, what: str, name: str, thing: Any, skip: bool, optio
 
 def setup(app: Sphinx) -> None:
     """Connect what is above."""
-    delattr(BaseKMeans, "__new__")  # it takes anything, and Sphinx would show that instead of the parameters
     app.connect("builder-inited", copy_results, priority=100)
     app.connect("builder-inited", forget_pages, priority=100)
     app.connect("source-read", stay_inside)
