@@ -139,7 +139,8 @@ def name_aliases(
 ) -> tuple[str | None, str | None]:
     """Show the parameters of estimators, not of ``BaseKMeans.__new__``; and type aliases by their names."""
     if what == "class" and issubclass(thing, BaseKMeans):
-        arguments = stringify_signature(signature(thing.__init__, bound_method=True), show_return_annotation=False)
+        own = signature(thing.__init__, bound_method=True, type_aliases=app.config.autodoc_type_aliases)
+        arguments = stringify_signature(own, show_return_annotation=False)
     arguments, returns = (
         text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in (arguments, returns)
     )
