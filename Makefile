@@ -20,7 +20,7 @@ explore: $(VENV)/explore.stamp  ## look at clusters in a browser: of CLOSURE_KME
 test: $(VENV)/test.stamp  ## run all tests, then those of the kernels with the JIT off and with bounds checks
 	$(BIN)/pytest -q -n 2
 	NUMBA_DISABLE_JIT=1 $(BIN)/coverage run -m pytest -q -m kernels
-	$(BIN)/coverage report --include='*/closure_kmeans/**/kernels.py' --fail-under=100
+	$(BIN)/coverage report --include='*/kernels/*.py,*/kernels.py' --fail-under=100
 	NUMBA_BOUNDSCHECK=1 $(BIN)/pytest -q -n 2 -m kernels
 
 lint: $(VENV)/dev.stamp  ## check style and types

@@ -5,7 +5,7 @@ import heapq
 import numpy as np
 import pytest
 import reference
-from test_kernels import every_dtype, make_clusters, make_labels, make_points, numbers
+from small import every_dtype, make_clusters, make_labels, make_points, numbers
 
 from closure_kmeans.baselines import kernels
 from closure_kmeans.baselines.approximate import grow_forest

@@ -3,6 +3,7 @@ import os
 import shutil
 import sys
 import tempfile
+from inspect import unwrap
 from pathlib import Path
 from types import FunctionType, ModuleType
 
@@ -11,8 +12,9 @@ import pytest
 from numba import config
 from numba.core.dispatcher import Dispatcher
 
-from closure_kmeans import cache, kernels
+from closure_kmeans import cache
 from closure_kmeans.baselines import kernels as of_baselines
+from closure_kmeans.kernels import cells, rows, tiles, trees
 from closure_kmeans.retrieval import kernels as of_retrieval
 
 WORDS = np.array([2, 2, 5])
@@ -33,7 +35,7 @@ def folder(tmp_path, monkeypatch):
 
 def run_kernel(function=None):
     """Whether a kernel was loaded, in what is a new process to it; its result is right in any case."""
-    compiled = kernels.kernel(function or of_retrieval.end_of_run.py_func)
+    compiled = cache.kernel(function or of_retrieval.end_of_run.py_func)
     assert compiled(WORDS, 0) == 2
     stats = compiled.stats
     assert sum(stats.cache_hits.values()) + sum(stats.cache_misses.values()) == 1
@@ -56,8 +58,8 @@ def said(caplog):
 
 def test_a_kernel_is_compiled_once(folder, caplog):
     """Numba still asks our cache: it is told of it by an attribute that is its own."""
-    assert isinstance(kernels.assign_leaves, Dispatcher)
-    assert isinstance(kernels.assign_leaves._cache, cache.KernelCache)
+    assert isinstance(tiles.assign_leaves, Dispatcher)
+    assert isinstance(tiles.assign_leaves._cache, cache.KernelCache)
     assert [run_kernel() for _ in range(3)] == [False, True, True]
     assert cached_file(folder).name.startswith("closure_kmeans.retrieval.kernels.end_of_run-")
     assert said(caplog) == []
@@ -65,7 +67,7 @@ def test_a_kernel_is_compiled_once(folder, caplog):
 
 def test_types_and_bounds_checks_have_files_of_their_own(folder, monkeypatch):
     run_kernel()
-    assert kernels.kernel(of_retrieval.end_of_run.py_func)(WORDS.astype(np.int32), 0) == 2
+    assert cache.kernel(of_retrieval.end_of_run.py_func)(WORDS.astype(np.int32), 0) == 2
     monkeypatch.setattr(config, "BOUNDSCHECK", 1)
     assert [run_kernel(), run_kernel()] == [False, True]
     assert len(list(folder.iterdir())) == 3
@@ -77,11 +79,11 @@ def test_fields_of_a_named_tuple_count(folder):
 
     for fields in ("starts ends", "ends starts"):
         kind = namedtuple("Ranges", fields)
-        assert kernels.kernel(lambda ranges: ranges.starts)(kind(starts=1, ends=2)) == 1
+        assert cache.kernel(lambda ranges: ranges.starts)(kind(starts=1, ends=2)) == 1
 
 
 def test_recompile(folder):
-    compiled = kernels.kernel(of_retrieval.end_of_run.py_func)
+    compiled = cache.kernel(of_retrieval.end_of_run.py_func)
     compiled(WORDS, 0)
     compiled.recompile()
     assert sum(compiled.stats.cache_misses.values()) == 2
@@ -93,29 +95,29 @@ def test_recompile(folder):
 def test_all_that_is_compiled_in_is_stamped():
     """Whatever functions the kernels call are in one of the files."""
     files = {str(path) for path in cache.sources()}
-    todo = [kernel for module in (kernels, of_baselines, of_retrieval) for kernel in vars(module).values()]
-    found = [kernel.py_func for kernel in todo if isinstance(kernel, Dispatcher)]
+    modules = (rows, trees, tiles, cells, of_baselines, of_retrieval)
+    found = [value.py_func for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)]
     assert len(found) > 60
     called = set()
     for function in found:
         called.add(function.__code__.co_filename)
         for name in function.__code__.co_names:
             value = function.__globals__.get(name)
-            value = getattr(value, "py_func", value)
+            value = unwrap(getattr(value, "py_func", value))
             assert not isinstance(value, ModuleType) or not value.__name__.startswith("closure_kmeans")
             if isinstance(value, FunctionType) and value.__module__.startswith("closure_kmeans"):
                 called.add(value.__code__.co_filename)
     assert {str(Path(path).resolve()) for path in called} == files
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(7))
 def test_a_change_of_any_file_changes_the_stamp(number, tmp_path, monkeypatch):
     for path in cache.sources():
         copy = tmp_path / path.relative_to(cache.PACKAGE)
         copy.parent.mkdir(exist_ok=True)
         shutil.copy(path, copy)
     monkeypatch.setattr(cache, "PACKAGE", tmp_path)
-    assert len(cache.sources()) == 4
+    assert len(cache.sources()) == 7
     assert cache._stamp() == cache.STAMP
     with cache.sources()[number].open("a") as file:
         file.write("\n")
@@ -178,7 +180,7 @@ def test_the_file_of_another_kernel(folder, caplog):
     run_kernel()
     path = cached_file(folder)
     assert run_kernel(of_retrieval.end_of_run.py_func) is True
-    other = kernels.kernel(end_of_run)
+    other = cache.kernel(end_of_run)
     other(WORDS, 0)
     (theirs,) = set(folder.iterdir()) - {path}
     shutil.copy(theirs, path)
@@ -188,11 +190,11 @@ def test_the_file_of_another_kernel(folder, caplog):
 
 def test_many_damaged_files_are_one_line(folder, caplog):
     for _ in range(2):
-        kernels.kernel(end_of_run)(WORDS, 0)
+        cache.kernel(end_of_run)(WORDS, 0)
         run_kernel()
         for path in folder.iterdir():
             path.write_bytes(b"")
-    kernels.kernel(end_of_run)(WORDS, 0)
+    cache.kernel(end_of_run)(WORDS, 0)
     assert len(said(caplog)) == 1
 
 
@@ -232,7 +234,7 @@ def test_the_folders(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     beside, in_home = cache.folders()
-    assert beside == Path(kernels.__file__).resolve().parent / "__pycache__" / "kernels"
+    assert beside == Path(cache.__file__).resolve().parent / "__pycache__" / "kernels"
     assert in_home.parent == tmp_path
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -280,7 +282,7 @@ def test_what_root_compiled_is_read_by_others(as_nobody, monkeypatch, caplog):
     become_nobody()
     assert run_kernel() is True
     assert said(caplog) == []
-    assert kernels.kernel(end_of_run)(WORDS, 0) == 2  # which it may not write
+    assert cache.kernel(end_of_run)(WORDS, 0) == 2  # which it may not write
     assert "Permission denied" in said(caplog)[0]
 
 

@@ -17,11 +17,11 @@ from click.testing import CliRunner
 from numba import config
 
 from closure_kmeans import PAPER, ClosureKMeans, Iteration, __version__, cli, load, metrics
+from closure_kmeans.cache import kernel
 from closure_kmeans.cli.common import duration
 from closure_kmeans.cli.progress import Progress, clock, seconds_left
 from closure_kmeans.compiler import LOGGER, WATCH, say
 from closure_kmeans.datasets import load_sift
-from closure_kmeans.kernels import kernel
 from closure_kmeans.retrieval.kernels import end_of_run
 from closure_kmeans.storage import model_size
 from closure_kmeans.vectors import open_vectors, save_vectors

@@ -10,8 +10,8 @@ from numba import njit
 from numba.core import event
 
 from closure_kmeans import ClosureKMeans
+from closure_kmeans.clusters import group_by_label
 from closure_kmeans.compiler import WATCH, CompilerTime
-from closure_kmeans.kernels import group_by_label
 from closure_kmeans.parallel import Threads
 from closure_kmeans.recorder import Recorder
 from closure_kmeans.retrieval import kernels

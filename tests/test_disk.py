@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from models import closures
 
 from closure_kmeans import ClosureKMeans, kernels
-from closure_kmeans.clusters import Clusters
+from closure_kmeans.clusters import Clusters, group_by_label
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.points import Points
 from closure_kmeans.stores import disk, layout
@@ -264,12 +264,12 @@ def test_sums_over_parts_are_the_update(weighted):
     totals = Totals(np.zeros((k, 3)), np.zeros(k), np.zeros(k))
     for part in (slice(0, 25), slice(25, 60)):
         points = Points(rows[part], mean, weights[part] if weighted else weights, rows[part], mean)
-        members, starts = kernels.group_by_label(labels[part], k)
+        members, starts = group_by_label(labels[part], k)
         for j in range(k):
-            kernels.add_to_totals(points, members, starts, totals, j, j + 1)
+            kernels.rows.add_to_totals(points, members, starts, totals, j, j + 1)
     clusters = Clusters(np.full((k, 3), 9.0), np.zeros(k), np.ones(k), np.ones(k), np.zeros(k))
-    kernels.finish_clusters(totals, clusters, 0, 2)
-    kernels.finish_clusters(totals, clusters, 2, k)
+    kernels.rows.finish_clusters(totals, clusters, 0, 2)
+    kernels.rows.finish_clusters(totals, clusters, 2, k)
     weights = weights if weighted else np.ones(60)
     centers, sizes, errors = reference.update_clusters(rows - mean, weights, labels, np.full((k, 3), 9.0))
     np.testing.assert_allclose(clusters.centers, centers)

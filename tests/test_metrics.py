@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import reference
-from test_kernels import make_partition
+from small import make_partition
 
 from closure_kmeans import metrics
 from closure_kmeans.trees import RandomPartition

@@ -4,7 +4,7 @@ import reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closure_kmeans import kernels
+from closure_kmeans.kernels.trees import LANCZOS_STEPS
 from closure_kmeans.parallel import Threads
 from closure_kmeans.stores.memory import arrange_points
 from closure_kmeans.trees import N_DRAWS, NODE_SAMPLE, grow_partition
@@ -46,7 +46,7 @@ def test_a_tree_is_that_of_the_recursion(n_leaves):
     members, starts, _ = grow(X, n_leaves, seed=1)
     expected, draws = np.arange(150), np.random.default_rng(1).random(N_DRAWS)
     reference.grow_node(
-        X, X.mean(axis=0), expected, starts, 0, n_leaves, draws, NODE_SAMPLE, kernels.LANCZOS_STEPS, max_depth=64
+        X, X.mean(axis=0), expected, starts, 0, n_leaves, draws, NODE_SAMPLE, LANCZOS_STEPS, max_depth=64
     )
     np.testing.assert_array_equal(members, expected)
 

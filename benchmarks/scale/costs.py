@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.results import Row
 from benchmarks.scale.model import TREE_DIMS
 from benchmarks.scale.runs import tasks_here
-from closure_kmeans import kernels
+from closure_kmeans.clusters import group_by_label
 from closure_kmeans.distributed import DistributedClosureKMeans, passes
 from closure_kmeans.distributed.cluster import Cluster, local_cluster
 from closure_kmeans.distributed.files import SharedFolder, shared_folder
@@ -101,7 +101,7 @@ def measure_group(n_clusters: int, n_partitions: int = 160, n_near: int = 8) -> 
     ids = np.repeat(np.arange(n_clusters, dtype=np.int32), n_near)
 
     def group() -> None:
-        members, _ = kernels.group_by_label(partitions, n_partitions)
+        members, _ = group_by_label(partitions, n_partitions)
         ids[members]
 
     group()  # compiles

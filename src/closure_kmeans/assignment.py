@@ -37,13 +37,33 @@ def assign_by_closures(
     scores = np.full(len(labels), np.inf, points.offset.dtype)
     n_pairs = 0
     for partition in leaves:
-        assign = partial(kernels.assign_leaves, points, clusters, labels, partition, rule.hartigan, new_labels, scores)
+        assign = partial(assign_leaves, points, clusters, labels, partition, rule.hartigan, new_labels, scores)
         n_pairs += sum(threads.for_each_block(assign, len(partition.starts) - 1))
     if rule.part > 1:
         movers = np.flatnonzero(new_labels != labels)
         stay = movers[np.random.default_rng([rule.seed, rule.part]).integers(rule.part, size=len(movers)) > 0]
         new_labels[stay] = labels[stay]
     return new_labels, n_pairs
+
+
+def assign_leaves(
+    points: Points,
+    clusters: Clusters,
+    labels: NDArray[np.int32],
+    partition: RandomPartition,
+    hartigan: bool,
+    new_labels: NDArray[np.int32],
+    scores: NDArray[Any],
+    first: int,
+    last: int,
+) -> int:
+    """Assign the points of some leaves of one partition, as the kernel says."""
+    n_clusters = len(clusters.sizes)
+    largest = n_clusters if partition.open_to_all else int(np.diff(partition.starts[first : last + 1]).max())
+    memory = kernels.tiles.leaf_memory(clusters, min(largest, n_clusters), len(points.weights) > 1)
+    return kernels.tiles.assign_leaves(
+        points, clusters, labels, partition, hartigan, new_labels, scores, memory, first, last
+    )
 
 
 def with_means(clusters: Clusters, offset: NDArray[Any], threads: Threads) -> Clusters:

@@ -15,22 +15,25 @@ import os
 import pickle
 import stat
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import llvmlite
 import numba
-from numba import config
+from numba import config, njit
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
 from closure_kmeans import __version__
-from closure_kmeans.compiler import say
+from closure_kmeans.compiler import say, watch_compiler
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).resolve().parent
 SUFFIX = ".kernel"
@@ -42,19 +45,20 @@ _said: set[str] = set()
 
 def sources() -> list[Path]:
     """All source files with kernels."""
-    return [PACKAGE / "instructions.py", PACKAGE / "kernels.py", *sorted(PACKAGE.glob("*/kernels.py"))]
+    return [*sorted(PACKAGE.glob("kernels/[a-z]*.py")), *sorted(PACKAGE.glob("*/kernels.py"))]
 
 
 def _stamp() -> bytes | None:
     """Digest of the sources and versions; None if the sources are not on disk."""
     versions = (__version__, numba.__version__, llvmlite.__version__, sys.version)
     digest = sha256(repr(versions).encode())
+    found = sources()
     try:
-        for path in sources():
+        for path in found:
             digest.update(sha256(path.read_bytes()).digest())
     except OSError:
         return None
-    return digest.digest()
+    return digest.digest() if found else None
 
 
 STAMP = _stamp()  # at import: files may be replaced before the first compilation
@@ -177,10 +181,24 @@ def _say_once(topic: str, text: str) -> None:
         say(f"closure-kmeans: {text}")
 
 
-def keep_on_disk(dispatcher: Any) -> None:
-    """Make a Numba dispatcher use this cache."""
+# Reductions may be reordered, so that they vectorise; NaN and infinity keep their meaning.
+FAST_FLOATS = {"reassoc", "contract", "nsz"}
+
+
+def kernel(function: Function, inline: str = "never") -> Function:
+    """Compile for the host processor on first use, and cache the result on disk."""
+    compiled = njit(nogil=True, error_model="numpy", fastmath=FAST_FLOATS, inline=inline)(function)
     if not config.DISABLE_JIT:
-        dispatcher._cache = KernelCache(dispatcher.py_func)
+        compiled._cache = KernelCache(function)
+    return cast(Function, compiled)
+
+
+def part(function: Function) -> Function:
+    """Compile a function as a part of each kernel that calls it: its code is copied there, before types are known."""
+    return kernel(function, inline="always")
+
+
+watch_compiler()
 
 
 class KernelCache(NullCache):

@@ -12,8 +12,9 @@ from sklearn.metrics.pairwise import euclidean_distances
 
 from closure_kmeans import kernels
 from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
+from closure_kmeans.clusters import group_by_label
 from closure_kmeans.method import Method
-from closure_kmeans.nearest import search_block
+from closure_kmeans.nearest import SEARCH_ROWS, search_block
 from closure_kmeans.neighborhoods import FreshNeighborhoods
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import shifted
@@ -95,12 +96,14 @@ def search_cells(
     def choose(first: int, last: int) -> None:
         rows[first:last] = shifted(X[first:last], cells.offset)
         sketches[first:last] = sketch(rows[first:last], cells.axes)
-        kernels.choose_cells(rows, cells, chosen, first, last)
-        kernels.bound_rows(rows, sketches, cells, chosen, nearest, known, offsets, first, last)
+        choose_cells(rows[first:last], cells, chosen[first:last])
+        kernels.cells.bound_rows(
+            rows, sketches, cells, cells.sketch_norms.max(), chosen, nearest, known, offsets, first, last
+        )
 
     each = -(-len(X) // threads.n_threads)
     threads.for_each_block(choose, len(X), each)
-    visits, starts = kernels.group_by_label(chosen.ravel(), len(cells.middles))
+    visits, starts = group_by_label(chosen.ravel(), len(cells.middles))
     visitors = visits // n_probes
     # A part of the cells for each thread, with equally many visits.
     cuts = np.searchsorted(starts, np.linspace(0, len(visits), threads.n_threads + 1))
@@ -108,12 +111,23 @@ def search_cells(
     best, choice = (np.tile(begin, (threads.n_threads, 1)) for begin in (known, nearest))
 
     def visit(part: int, _: int) -> None:
-        out = best[part], choice[part]
-        kernels.visit_cells(rows, sketches, cells, visitors, starts, offsets, *out, cuts[part], cuts[part + 1])
+        out = best[part], choice[part], kernels.cells.cell_memory(cells)
+        kernels.cells.visit_cells(rows, sketches, cells, visitors, starts, offsets, *out, cuts[part], cuts[part + 1])
 
     threads.for_each_block(visit, threads.n_threads, 1)
-    settle = partial(kernels.settle_rows, cells, best, choice, labels, distances)
+    settle = partial(kernels.cells.settle_rows, cells, best, choice, labels, distances)
     threads.for_each_block(settle, len(X), each)
+
+
+def choose_cells(rows: NDArray[Any], cells: Cells, chosen: NDArray[np.int32]) -> None:
+    """Choose the nearest cells of each row, one for each column of ``chosen``."""
+    memory = kernels.cells.cell_memory(cells)
+    largest_norm = cells.middle_norms.max()
+    for first in range(0, len(rows), SEARCH_ROWS):
+        block = slice(first, first + SEARCH_ROWS)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = cells.middle_norms - 2 * (rows[block] @ cells.middles.T)
+        kernels.cells.take_cells(rows[block], cells.middles, scores, largest_norm, chosen[block], memory)
 
 
 def visit_several(
@@ -128,7 +142,9 @@ def visit_several(
 
     def search(first: int, last: int) -> None:
         rows = shifted(X[first:last], cells.offset)
-        kernels.search_several(rows, cells, n_probes, labels[first:last], distances[first:last], 0, len(rows))
+        scores, probed = np.empty_like(cells.middle_norms), np.empty(n_probes, np.int32)
+        out = labels[first:last], distances[first:last], kernels.cells.cell_memory(cells)
+        kernels.cells.search_several(rows, cells, scores, probed, *out)
 
     threads.for_each_block(search, len(X), search_block(len(X), ROWS_PER_SEARCH, threads))
     return labels, distances
@@ -167,7 +183,7 @@ def group_centers(offset: NDArray[Any], centers: NDArray[Any], threads: Threads)
     )
     if stopped_by == "interrupted":
         raise KeyboardInterrupt
-    members, starts = kernels.group_by_label(state.labels, n_cells)
+    members, starts = group_by_label(state.labels, n_cells)
     middles = state.clusters.centers + store.offset
     return make_cells(centers, offset, store.order[members], starts, middles, choose_axes(centers))
 

@@ -51,7 +51,7 @@ def update(
     ``labels`` change accordingly. ``out`` is memory for the centres. With the labels and the clusters ``before``,
     clusters that no point has left or joined are copied.
     """
-    members, starts = kernels.group_by_label(labels, n_clusters)
+    members, starts = group_by_label(labels, n_clusters)
     clusters = empty_clusters(points, n_clusters, out)
     changed = np.arange(n_clusters)
     if before is not None:
@@ -62,6 +62,14 @@ def update(
     threads.for_each_block(partial(find_means, points, members, starts, clusters, changed), len(changed))
     refill_empty(points, labels, clusters, members, starts)
     return clusters
+
+
+def group_by_label(labels: NDArray[np.int32], n_clusters: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Group points by cluster (counting sort): ascending point ids, cluster after cluster, and where each begins."""
+    starts = np.zeros(n_clusters + 1, np.int64)
+    members = np.empty(len(labels), np.int32)
+    kernels.rows.fill_groups(labels, starts, np.empty(n_clusters, np.int64), members)
+    return members, starts
 
 
 def same_members(old_labels: NDArray[np.int32], labels: NDArray[np.int32], n_clusters: int) -> NDArray[np.bool_]:
@@ -107,7 +115,7 @@ def refill_empty(
         if len(empty) == 0:
             return
         if len(changed) > 0:
-            members, starts = kernels.group_by_label(labels, len(counts))
+            members, starts = group_by_label(labels, len(counts))
         changed = refill(points, labels, clusters, members, starts, empty)
 
 
@@ -124,7 +132,7 @@ def find_changed_means(
     Only the points that they had are grouped: to group all points again would take longer than the means.
     """
     had = np.sort(np.concatenate([members[starts[j] : starts[j + 1]] for j in changed]))
-    places, now = kernels.group_by_label(labels[had], len(clusters.sizes))
+    places, now = group_by_label(labels[had], len(clusters.sizes))
     find_means(points, had[places], now, clusters, changed, 0, len(changed))
     counts: NDArray[np.int64] = np.diff(now)[changed]
     return counts
@@ -140,7 +148,8 @@ def find_means(
     last: int,
 ) -> None:
     """Update the means of the clusters ``chosen[first:last]``, on the sphere if the points are."""
-    kernels.update_clusters(points, members, starts, clusters, chosen, first, last)
+    total = np.empty(points.rows.shape[1])
+    kernels.rows.update_clusters(points, members, starts, clusters, total, chosen, first, last)
     if points.spherical:
         move_onto_sphere(clusters, points.offset, chosen[first:last])
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from closure_kmeans import kernels
 from closure_kmeans import validation as check
 from closure_kmeans.blas import blas
+from closure_kmeans.clusters import group_by_label
 from closure_kmeans.files import library, replacing
 from closure_kmeans.points import precision, rows_per_block, shifted
 from closure_kmeans.trees import DATA_SAMPLE, principal_axes
@@ -43,7 +43,7 @@ def list_members(labels: ArrayLike, n_clusters: int) -> Members:
     ([1, 0, 2], [0, 1, 3, 3])
     """
     checked = check.labels("labels", labels, len(np.asarray(labels)), n_clusters)
-    return Members(*kernels.group_by_label(checked.astype(np.int32), n_clusters))
+    return Members(*group_by_label(checked.astype(np.int32), n_clusters))
 
 
 def save_members(path: str | os.PathLike[str], labels: ArrayLike, n_clusters: int) -> None:

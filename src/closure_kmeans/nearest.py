@@ -11,6 +11,8 @@ from closure_kmeans import kernels
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, rows_per_block, shifted
 
+# Rows and centres in one matrix product; both fit into the second-level cache.
+SEARCH_ROWS, SEARCH_CENTERS = 256, 512
 # Rows of a fit that show how rows lie to the centres: see ``CenterIndex``.
 SAMPLE_ROWS = 2000
 # Rows that show the accuracy of an assignment: it is known to half a percent or better.
@@ -27,13 +29,19 @@ def nearest_centers(
     The centres are relative to ``offset``, which is subtracted from the rows.
     """
     norms = np.einsum("ij,ij->i", centers, centers)
-    labels = np.empty(len(X), np.int32)
+    labels = np.zeros(len(X), np.int32)
     distances = np.empty(len(X), np.float64)
 
-    def search(first: int, last: int) -> None:
-        rows = shifted(X[first:last], offset)
-        out = labels[first:last], distances[first:last]
-        kernels.search_nearest(rows, centers, norms, *out, 0, len(rows))
+    def search(begin: int, end: int) -> None:
+        for first in range(begin, end, SEARCH_ROWS):
+            block = slice(first, min(first + SEARCH_ROWS, end))
+            rows = shifted(X[block], offset)
+            best, second = np.full((2, len(rows)), np.inf, rows.dtype)
+            for center in range(0, len(centers), SEARCH_CENTERS):
+                with np.errstate(over="ignore", invalid="ignore"):
+                    products = centers[center : center + SEARCH_CENTERS] @ rows.T
+                kernels.rows.keep_nearest(products, norms, center, best, second, labels[block])
+            kernels.rows.settle_nearest(rows, centers, norms.max(), best, second, labels[block], distances[block])
 
     threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X), threads))
     return labels, distances
@@ -42,7 +50,7 @@ def nearest_centers(
 def search_block(n_rows: int, largest: int, threads: Threads) -> int:
     """Rows to search at a time: equally many for each thread and at most ``largest``, for large products."""
     n_blocks = threads.n_threads * -(-n_rows // (largest * threads.n_threads))
-    return max(int(kernels.SEARCH_ROWS), -(-n_rows // max(n_blocks, 1)))
+    return max(SEARCH_ROWS, -(-n_rows // max(n_blocks, 1)))
 
 
 def sample_accuracy(points: Points, centers: NDArray[Any], labels: NDArray[np.int32], threads: Threads) -> float:

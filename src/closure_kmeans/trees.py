@@ -7,7 +7,6 @@ differ in size by at most one point, whatever the data.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,7 +92,10 @@ def grow_partition(
     nodes = np.array([0, n_leaves], dtype=np.int64)
 
     def grow(max_depth: int) -> None:
-        split = partial(kernels.grow_nodes, rows, offset, members, starts, nodes, draws, NODE_SAMPLE, max_depth)
+        def split(first: int, last: int) -> None:
+            memory = kernels.trees.node_memory(starts[nodes[last]] - starts[nodes[first]], NODE_SAMPLE, offset)
+            kernels.trees.grow_nodes(rows, offset, members, starts, nodes, draws, max_depth, memory, first, last)
+
         threads.for_each_block(split, len(nodes) - 1, 1)
 
     while len(nodes) <= min(TOP_NODES_PER_THREAD * threads.n_threads, n_leaves):

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans.kernels import Array, fetch_row, kernel, load_row, plain_distance, squared_distance
+from closure_kmeans.cache import kernel
+from closure_kmeans.kernels.rows import fetch_row, load_row, plain_distance, squared_distance
+from closure_kmeans.kernels.simd import Array
 
 if TYPE_CHECKING:
     from closure_kmeans.baselines.approximate import Forest

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import kernels
+from closure_kmeans.clusters import group_by_label
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.distributed.passes import (
@@ -197,7 +197,7 @@ def sort_shard(shard: Shard, number: int, folder: SharedFolder) -> tuple[NDArray
             )
         except ValueError as error:
             raise ValueError(f"{shard}: {error}") from error
-    order, starts = kernels.group_by_label(piece_of, len(plan.pieces))
+    order, starts = group_by_label(piece_of, len(plan.pieces))
     folder.save(f"sorted/{number:06}.npy", rows[order])
     folder.save(f"sorted/{number:06}.order.npy", (shard.start + order.astype(np.int64))[:, np.newaxis])
     folder.save(f"sorted/{number:06}.starts.npy", starts[:, np.newaxis])

@@ -18,7 +18,7 @@ from closure_kmeans import kernels
 from closure_kmeans.arrays import largest
 from closure_kmeans.centers import CenterBuffers
 from closure_kmeans.checkpoint import check_environment, check_identity
-from closure_kmeans.clusters import Clusters, are_copies, move_onto_sphere
+from closure_kmeans.clusters import Clusters, are_copies, group_by_label, move_onto_sphere
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.distributed.layout import order_name
@@ -299,7 +299,7 @@ class DaskStore:
         found = list(self._cluster.run("entering the centres", find_near, arguments))
         self._folder.remove("coordinates")
         ids, partitions, nearest = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        members, starts = kernels.group_by_label(partitions, len(arguments))
+        members, starts = group_by_label(partitions, len(arguments))
         return {"near": ids[members], "near_starts": starts, "nearest": nearest}
 
     # -- empty clusters ------------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ class DaskStore:
     def _finish(self, clusters: Clusters, some: NDArray[np.int32]) -> None:
         """Compute some clusters again from their sums."""
         for cluster in np.unique(some).tolist():
-            kernels.finish_clusters(self._totals_of_all(), clusters, cluster, cluster + 1)
+            kernels.rows.finish_clusters(self._totals_of_all(), clusters, cluster, cluster + 1)
             if self.layout.spherical:
                 move_onto_sphere(clusters, self.layout.offset, np.array([cluster]))
 

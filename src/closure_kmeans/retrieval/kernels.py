@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from closure_kmeans.kernels import Array, kernel
+from closure_kmeans.cache import kernel
+from closure_kmeans.kernels.simd import Array
 
 if TYPE_CHECKING:
     from closure_kmeans.retrieval.inverted import InvertedFile

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import kernels
 from closure_kmeans.assignment import assign_by_closures
 from closure_kmeans.balance import admit
-from closure_kmeans.clusters import Clusters, refill_empty
+from closure_kmeans.clusters import Clusters, group_by_label, refill_empty
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.method import Method
 from closure_kmeans.nearest import SAMPLE_ROWS
@@ -173,7 +172,7 @@ class DiskStore(LocalStore[SlabPartition]):
     def _clusters_of(self, labels: NDArray[np.int32], totals: Totals, out: NDArray[Any] | None) -> Clusters:
         """The clusters of given sums, none of them empty; ``labels`` change accordingly."""
         clusters = means_of(self.points, totals, self.threads, out)
-        refill_empty(self.points, labels, clusters, *kernels.group_by_label(labels, self.n_clusters))
+        refill_empty(self.points, labels, clusters, *group_by_label(labels, self.n_clusters))
         forget(self.points.rows)
         return clusters
 

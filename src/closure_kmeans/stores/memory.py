@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans import kernels
 from closure_kmeans.arrays import empty_rows
 from closure_kmeans.assignment import assign_by_closures
 from closure_kmeans.balance import admit
@@ -235,15 +234,16 @@ def measure_points(
     norms = np.empty(len(X), offset.dtype)
     coordinates = empty_rows((len(X), 0 if axes is None else axes.shape[1]), offset.dtype)
     in_bytes = empty_rows((len(X) if may_be_bytes else 0, X.shape[1]), np.uint8)
-    widened = np.dtype(np.float32) if X.dtype == np.float16 else X.dtype
 
     def measure(first: int, last: int) -> bool:
         check_uncut(X)
-        rows = np.require(X[first:last], widened, ["A", "C", "W"])  # other layouts would be compiled again
-        block = np.empty(rows.shape, offset.dtype)
-        fits: bool = kernels.measure_rows(rows, offset, block, norms[first:last], in_bytes[first:last])
+        block = shifted(X[first:last], offset)
+        norms[first:last] = np.einsum("ij,ij->i", block, block)
         if axes is not None:
             np.dot(block, axes, out=coordinates[first:last])
+        fits = may_be_bytes and are_bytes(X[first:last])
+        if fits:
+            in_bytes[first:last] = X[first:last]
         return fits
 
     if all(threads.for_each_block(measure, len(X), rows_per_block(X))):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import kernels
-from closure_kmeans.clusters import Clusters, empty_clusters, move_onto_sphere
+from closure_kmeans.clusters import Clusters, empty_clusters, group_by_label, move_onto_sphere
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points
 
@@ -29,8 +29,8 @@ def no_totals(n_clusters: int, n_features: int) -> Totals:
 
 def add_points(points: Points, labels: NDArray[np.int32], totals: Totals, threads: Threads) -> None:
     """Add some points to the sums of their clusters."""
-    members, starts = kernels.group_by_label(labels, len(totals.sizes))
-    threads.for_each_block(partial(kernels.add_to_totals, points, members, starts, totals), len(totals.sizes))
+    members, starts = group_by_label(labels, len(totals.sizes))
+    threads.for_each_block(partial(kernels.rows.add_to_totals, points, members, starts, totals), len(totals.sizes))
 
 
 def means_of(points: Points, totals: Totals, threads: Threads, out: NDArray[Any] | None = None) -> Clusters:
@@ -38,7 +38,7 @@ def means_of(points: Points, totals: Totals, threads: Threads, out: NDArray[Any]
     clusters = empty_clusters(points, len(totals.sizes), out)
 
     def finish(first: int, last: int) -> None:
-        kernels.finish_clusters(totals, clusters, first, last)
+        kernels.rows.finish_clusters(totals, clusters, first, last)
         if points.spherical:
             move_onto_sphere(clusters, points.offset, np.arange(first, last))
 

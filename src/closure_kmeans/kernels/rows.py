@@ -1,0 +1,237 @@
+"""Kernels over rows: loading, sums of clusters, and comparing rows with centres.
+
+``offset`` is subtracted from every row as it is loaded. It keeps products accurate for data far from the origin.
+Values of one or two bytes are converted one row at a time, in the cache; there is no float copy of the data.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from closure_kmeans.cache import kernel, part
+from closure_kmeans.kernels.simd import Array, prefetch
+
+if TYPE_CHECKING:
+    from closure_kmeans.clusters import Clusters
+    from closure_kmeans.points import Points
+    from closure_kmeans.stores.totals import Totals
+
+# Bound on the rounding error of a product, in units of eps.
+SLACK = 8
+# The smallest normal float32.
+TINY = float(np.finfo(np.float32).tiny)
+
+# Prefetch: rows ahead, and bytes of each. The hardware prefetcher fetches the rest of a long row.
+ROWS_AHEAD = 32
+BYTES_AHEAD = 512
+CACHE_LINE = 64
+
+
+# -- loading ---------------------------------------------------------------------------------------------------------
+
+
+@part
+def widen(value: Any) -> Any:
+    """Convert a stored value to a number. float16 is stored as its bits: Numba has no float16."""
+    if isinstance(value, np.uint16):
+        magnitude = (np.uint32(value) & np.uint32(0x7FFF)) << np.uint32(13)
+        sign = (np.uint32(value) & np.uint32(0x8000)) << np.uint32(16)
+        # The exponent biases differ by 112. Multiplying by 2^112 corrects this for subnormal numbers, too.
+        return np.uint32(magnitude | sign).view(np.float32) * np.float32(2.0**112)
+    else:
+        return value
+
+
+@part
+def load_row(rows: Array, i: int, offset: Array, out: Array, place: int) -> Any:
+    """Load row ``i`` less the offset into ``out[place]``, in the precision of ``out``; return its squared norm."""
+    number = out.dtype.type
+    norm = number(0)
+    for t in range(offset.shape[0]):
+        value = number(widen(rows[i, t])) - offset[t]
+        out[place, t] = value
+        norm += value * value
+    return norm
+
+
+@part
+def fetch_row(rows: Array, row: int) -> None:
+    """Prefetch a row, up to its first ``BYTES_AHEAD`` bytes."""
+    prefetch(rows, row, 0)  # a short row has one cache line
+    for byte in range(CACHE_LINE, min(rows.shape[1] * rows.itemsize, BYTES_AHEAD), CACHE_LINE):
+        prefetch(rows, row, byte)
+
+
+# -- sums of clusters ------------------------------------------------------------------------------------------------
+
+
+@kernel
+def fill_groups(labels: Array, starts: Array, places: Array, members: Array) -> None:
+    """Fill the groups of ``group_by_label``; ``starts`` are zero before, ``places`` are scratch."""
+    n_clusters = places.shape[0]
+    for i in range(labels.shape[0]):
+        starts[labels[i] + 1] += 1
+    for j in range(n_clusters):
+        starts[j + 1] += starts[j]
+        places[j] = starts[j]
+    for i in range(labels.shape[0]):
+        label = labels[i]
+        members[places[label]] = i
+        places[label] += 1
+
+
+@kernel
+def update_clusters(
+    points: Points,
+    members: Array,
+    starts: Array,
+    clusters: Clusters,
+    total: Array,
+    chosen: Array,
+    first: int,
+    last: int,
+) -> None:
+    """Update centre, its squared norm, size and error of the clusters ``chosen[first:last]``.
+
+    Sums run over the points in ascending order and in double precision, so they do not depend on the threads. The error
+    is the sum of squares less n ‖c‖². The centre of an empty cluster is unchanged. ``total`` is scratch.
+    """
+    for place in range(first, last):
+        j = chosen[place]
+        for t in range(total.shape[0]):
+            total[t] = 0
+        size, squares = sum_members(points, members, starts[j], starts[j + 1], total)
+        finish_cluster(total, size, squares, clusters, j)
+
+
+@kernel
+def add_to_totals(points: Points, members: Array, starts: Array, totals: Totals, first: int, last: int) -> None:
+    """Add the points of one part of the data to the sums of the clusters ``first <= cluster < last``."""
+    for j in range(first, last):
+        if starts[j] < starts[j + 1]:
+            size, squares = sum_members(points, members, starts[j], starts[j + 1], totals.sums[j])
+            totals.sizes[j] += size
+            totals.squares[j] += squares
+
+
+@kernel
+def finish_clusters(totals: Totals, clusters: Clusters, first: int, last: int) -> None:
+    """Finish the clusters ``first <= cluster < last`` from the sums over all parts of the data."""
+    for j in range(first, last):
+        finish_cluster(totals.sums[j], totals.sizes[j], totals.squares[j], clusters, j)
+
+
+@part
+def sum_members(points: Points, members: Array, begin: int, end: int, total: Array) -> tuple[float, float]:
+    """Add some points to the total of their cluster; return their weight and the weighted sum of squared norms."""
+    n_features = points.offset.shape[0]
+    weighted = points.weights.shape[0] > 1
+    number = points.offset.dtype.type
+    size, squares = 0.0, 0.0
+    for place in range(begin, end):
+        fetch_row(points.rows, members[min(place + ROWS_AHEAD, members.shape[0] - 1)])
+        point = members[place]
+        weight = np.float64(points.weights[point if weighted else 0])
+        square = 0.0
+        for t in range(n_features):
+            value = np.float64(number(widen(points.rows[point, t])) - points.offset[t])
+            total[t] += weight * value
+            square += value * value
+        size += weight
+        squares += weight * square
+    return size, squares
+
+
+@part
+def finish_cluster(total: Array, size: float, squares: float, clusters: Clusters, j: int) -> None:
+    """Centre, its squared norm, size and error of a cluster from the sums over its points."""
+    clusters.sizes[j] = size
+    clusters.errors[j] = 0
+    if size > 0:
+        norm = 0.0
+        for t in range(total.shape[0]):
+            mean = total[t] / size
+            norm += mean * mean
+            clusters.centers[j, t] = mean
+        clusters.norms[j] = norm
+        clusters.errors[j] = max(0.0, squares - size * norm)
+
+
+# -- the nearest of all centres --------------------------------------------------------------------------------------
+
+
+@kernel
+def keep_nearest(products: Array, norms: Array, first: int, best: Array, second: Array, choice: Array) -> None:
+    """Update the best and second-best score of each column of a product with its rows, the centres from ``first`` on.
+
+    Scores are ‖c‖² − 2 x·c, the squared distance without the ‖x‖² that all scores of a column share.
+    """
+    two = products.dtype.type(2)
+    for j in range(products.shape[0]):
+        norm = norms[first + j]
+        for i in range(products.shape[1]):
+            score = norm - two * products[j, i]
+            second[i] = min(second[i], max(best[i], score))
+            if score < best[i]:
+                best[i] = score
+                choice[i] = first + j
+
+
+@kernel
+def settle_nearest(
+    rows: Array, centers: Array, largest_norm: Any, best: Array, second: Array, labels: Array, distances: Array
+) -> None:
+    """Squared distance of each row to the centre of its label.
+
+    Where rounding could decide, the row is compared with all centres in double precision, and the first of the nearest
+    ones is taken: the result is a pure function of each row.
+    """
+    for i in range(rows.shape[0]):
+        if second[i] - best[i] > rounding(rows[i], largest_norm):
+            distances[i] = squared_distance(rows[i], centers[labels[i]])
+            continue
+        distances[i] = np.inf
+        for j in range(centers.shape[0]):
+            distance = squared_distance(rows[i], centers[j])
+            if distance < distances[i]:
+                labels[i], distances[i] = j, distance
+
+
+@part
+def epsilon(array: Array) -> float:
+    """Machine epsilon of the numbers of an array."""
+    return 2.0**-52 if array.itemsize == 8 else 2.0**-23
+
+
+@part
+def rounding(row: Array, largest_norm: Any) -> Any:
+    """Bound on the rounding error of the difference of two scores of a row, for centres of norm up to ``largest_norm``.
+
+    Assumes the worst case, in which all errors have the same sign, and includes underflow. ``largest_norm`` is squared.
+    """
+    norm = largest_norm
+    for t in range(row.shape[0]):
+        norm += row[t] * row[t]
+    return row.dtype.type((SLACK + row.shape[0]) * epsilon(row)) * norm + row.dtype.type(TINY)
+
+
+@part
+def plain_distance(a: Array, b: Array) -> Any:
+    """Squared distance in the precision of the arrays; its relative error is at most about d eps."""
+    total = a.dtype.type(0)
+    for t in range(a.shape[0]):
+        difference = a[t] - b[t]
+        total += difference * difference
+    return total
+
+
+@part
+def squared_distance(a: Array, b: Array) -> float:
+    """Squared distance from differences, in double precision."""
+    total = 0.0
+    for t in range(a.shape[0]):
+        difference = np.float64(a[t]) - np.float64(b[t])
+        total += difference * difference
+    return total

@@ -1,0 +1,327 @@
+"""LLVM operations that Numba does not expose: prefetch, and products of tiles that stay in vector registers.
+
+Each is a Python function that defines the operation. In compiled code its emitter writes LLVM instructions instead.
+Arrays must be C-contiguous, except those of ``prefetch``. With NUMBA_BOUNDSCHECK, every emitted load and store of an
+array is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from inspect import Parameter, signature
+from typing import Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+from llvmlite import ir
+from numba import config, types
+from numba.core import cgutils
+from numba.core.codegen import get_host_cpu_features
+from numba.extending import intrinsic
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Arguments of ``llvm.prefetch``: for reading, into the nearest cache, data.
+READ, NEAREST, DATA = 0, 3, 1
+
+# Width in bytes of the vector registers of the host processor, or of the features that NUMBA_CPU_FEATURES allows.
+FEATURES = config.CPU_FEATURES if config.CPU_FEATURES is not None else get_host_cpu_features()
+VECTOR_BYTES = 64 if "+avx512f" in FEATURES else 32 if "+avx" in FEATURES else 16
+# Rows of a tile; each has one vector of sums in a register. Enough of them to hide the latency of the addition, few
+# enough for the sixteen registers of most processors.
+TILE_ROWS = 12
+
+
+def emitted(emit: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Let ``emit(code, *arguments)`` write the instructions of a function in compiled code.
+
+    Arrays arrive as structures with ``data`` and ``shape``, integers as intp.
+    """
+
+    def decorate(definition: Function) -> Function:
+        def typed(_context: Any, *kinds: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                values = [
+                    context.make_array(kind)(context, builder, value)
+                    if isinstance(kind, types.Array)
+                    else context.cast(builder, value, kind, types.intp)
+                    for kind, value in zip(kinds, arguments, strict=True)
+                ]
+                emit(Emitter(context, builder, kinds[0]), *values)
+                return context.get_dummy_value()
+
+            return types.void(*kinds), generate
+
+        named = signature(definition)
+        context = Parameter("context", Parameter.POSITIONAL_ONLY)
+        cast(Any, typed).__signature__ = named.replace(parameters=[context, *named.parameters.values()])
+        typed.__name__ = definition.__name__
+        if config.DISABLE_JIT:
+            return definition
+        operation = intrinsic(typed)
+        operation.__wrapped__ = definition
+        return cast(Function, operation)
+
+    return decorate
+
+
+class Emitter:
+    """Short names for the instructions that operations are made of, for arrays of one type of numbers."""
+
+    def __init__(self, context: Any, builder: Any, kind: Any) -> None:
+        self.context, self.builder, self.kind = context, builder, kind
+        self.index = context.get_value_type(types.intp)
+        self.vectors = Vectors(self, context.get_value_type(kind.dtype), VECTOR_BYTES // (kind.dtype.bitwidth // 8))
+        self.ids = Vectors(self, ir.IntType(32), self.vectors.lanes)
+
+    def add(self, a: Any, b: int) -> Any:
+        """An index plus a constant."""
+        return self.builder.add(a, self.index(b)) if b else a
+
+    def loop(self, first: Any, last: Any, step: int) -> Any:
+        """A loop over the indices from ``first`` to ``last``."""
+        return cgutils.for_range_slice(self.builder, first, last, self.index(step))
+
+    def products(self, rows: Any, first: Any, panel: Any) -> list[Any]:
+        """Products of the rows of a tile, from ``first`` on, and a panel; feature by feature, in registers."""
+        builder, vectors = self.builder, self.vectors
+        n_features = builder.extract_value(panel.shape, 0)
+        begin = builder.mul(first, n_features)
+        sums = [cgutils.alloca_once_value(builder, vectors.constant(0)) for _ in range(TILE_ROWS)]
+        with cgutils.for_range(builder, n_features) as loop:
+            column = vectors.load(panel, builder.mul(loop.index, self.index(vectors.lanes)))
+            for r, total in enumerate(sums):
+                place = builder.add(builder.add(begin, builder.mul(self.index(r), n_features)), loop.index)
+                value = vectors.spread(vectors.load_one(rows, place))
+                builder.store(vectors.multiply_add(value, column, builder.load(total)), total)
+        return [builder.load(total) for total in sums]
+
+
+class Vectors:
+    """Operations on vectors of one type of numbers."""
+
+    def __init__(self, code: Emitter, number: Any, lanes: int) -> None:
+        self._code, self._builder = code, code.builder
+        self.number, self.lanes = number, lanes
+        self._bytes = 8 if isinstance(number, ir.DoubleType) else 4
+        self._kind = ir.VectorType(number, lanes)
+
+    def constant(self, *values: float) -> Any:
+        """Vector of constants: the given values, or one value in every lane."""
+        return ir.Constant(self._kind, list(values) if len(values) > 1 else [values[0]] * self.lanes)
+
+    def spread(self, value: Any) -> Any:
+        """Broadcast a value to every lane."""
+        undefined, place = ir.Constant(self._kind, ir.Undefined), ir.IntType(32)
+        alone = self._builder.insert_element(undefined, value, place(0))
+        return self._builder.shuffle_vector(alone, undefined, ir.Constant(ir.VectorType(place, self.lanes), None))
+
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        """The vector a b + c, fused where the processor can."""
+        product = self._builder.fmul(a, b, flags=("contract",))
+        return self._builder.fadd(product, c, flags=("contract",))
+
+    def lowest(self, vector: Any, compare: Any) -> Any:
+        """Horizontal minimum of a vector: its halves are compared until one value is left."""
+        lanes = self.lanes
+        while lanes > 1:
+            lanes //= 2
+            low, high = (self.pick(vector, vector, range(first, first + lanes)) for first in (0, lanes))
+            vector = self._builder.select(compare("<", low, high), low, high)
+        return self._builder.extract_element(vector, ir.IntType(32)(0))
+
+    def pick(self, first: Any, second: Any, places: Sequence[int]) -> Any:
+        """Shuffle: the values at some places of the concatenation of two vectors."""
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), list(places))
+        return self._builder.shuffle_vector(first, second, mask)
+
+    def load_one(self, array: Any, place: Any) -> Any:
+        """Load the value at an offset of an array."""
+        return self._builder.load(self._address(array, place, 1), typ=self.number)
+
+    def store_one(self, value: Any, array: Any, place: Any) -> None:
+        """Store a value at an offset of an array."""
+        self._builder.store(value, self._address(array, place, 1))
+
+    def load(self, array: Any, place: Any) -> Any:
+        """Load a vector at an offset of an array."""
+        return self._builder.load(self._address(array, place, self.lanes), align=self._bytes, typ=self._kind)
+
+    def store(self, vector: Any, array: Any, place: Any) -> None:
+        """Store a vector at an offset of an array."""
+        self._builder.store(vector, self._address(array, place, self.lanes), align=self._bytes)
+
+    def _address(self, array: Any, place: Any, n_numbers: int) -> Any:
+        builder = self._builder
+        if config.BOUNDSCHECK:
+            end = builder.add(place, place.type(n_numbers))
+            inside = builder.and_(
+                builder.icmp_signed("<=", place.type(0), place), builder.icmp_signed("<=", end, array.nitems)
+            )
+            with builder.if_then(builder.not_(inside), likely=False):
+                message = (f"{n_numbers} numbers are read or written beyond the end of an array",)
+                self._code.context.call_conv.return_user_exc(builder, IndexError, message)
+        address = builder.gep(array.data, [place], source_etype=self.number)
+        address.type = ir.PointerType()  # Numba's own pointers still have types
+        return address
+
+
+# -- operations ------------------------------------------------------------------------------------------------------
+
+
+def emit_prefetch(code: Emitter, rows: Any, row: Any, byte: Any) -> None:
+    """Emit ``llvm.prefetch`` for the address of the byte."""
+    builder, pointer, flag = code.builder, ir.PointerType(), ir.IntType(32)
+    begin = cgutils.get_item_pointer(code.context, builder, code.kind, rows, [row, row.type(0)])  # rows may be strided
+    address = builder.gep(begin, [byte], source_etype=ir.IntType(8))
+    kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [address, flag(READ), flag(NEAREST), flag(DATA)])
+
+
+@emitted(emit_prefetch)
+def prefetch(rows: Any, i: int, byte: int) -> None:
+    """Prefetch the cache line that holds a byte of ``rows[i]``."""
+
+
+def emit_turn_rows(code: Emitter, rows: Any, panel: Any) -> None:
+    """Emit the transpose of one square at a time, in registers: swap blocks of size one, two, four and so on."""
+    builder, vectors, lanes = code.builder, code.vectors, code.vectors.lanes
+    n_features = builder.extract_value(panel.shape, 0)
+    width = code.index(lanes)
+    in_squares = builder.mul(builder.udiv(n_features, width), width)
+
+    def place(r: int, t: Any) -> Any:
+        return builder.add(builder.mul(code.index(r), n_features), t)
+
+    with code.loop(code.index(0), in_squares, lanes) as (first, _):
+        square = [vectors.load(rows, place(r, first)) for r in range(lanes)]
+        size = 1
+        while size < lanes:
+            for r in range(lanes):
+                if not r & size:
+                    upper, lower = square[r], square[r + size]
+                    # In the shuffle mask, indices from ``lanes`` on refer to the second vector.
+                    ours = [c + (lanes - size) * bool(c & size) for c in range(lanes)]
+                    theirs = [c + (lanes if c & size else size) for c in range(lanes)]
+                    square[r], square[r + size] = vectors.pick(upper, lower, ours), vectors.pick(upper, lower, theirs)
+            size *= 2
+        for t, column in enumerate(square):
+            vectors.store(column, panel, builder.mul(code.add(first, t), width))
+    with code.loop(in_squares, n_features, 1) as (t, _):
+        for r in range(lanes):
+            vectors.store_one(vectors.load_one(rows, place(r, t)), panel, code.add(builder.mul(t, width), r))
+
+
+@emitted(emit_turn_rows)
+def turn_rows(rows: Array, panel: Array) -> None:
+    """Transpose one vector's worth of rows into the columns of a panel."""
+    panel[:] = rows.T
+
+
+def emit_score_tile(
+    code: Emitter,
+    rows: Any,
+    norms: Any,
+    own: Any,
+    panel: Any,
+    center_norms: Any,
+    factors: Any,
+    first: Any,
+    best: Any,
+    choice: Any,
+    stays: Any,
+) -> None:
+    """Emit a tile product whose sums stay in registers, followed by the scores."""
+    builder, vectors, ids, index = code.builder, code.vectors, code.ids, code.index
+    sums = code.products(rows, index(0), panel)
+    panel_norms = vectors.load(center_norms, first)
+    n_lines, line_length = (builder.extract_value(factors.shape, axis) for axis in (0, 1))
+    stride = builder.select(builder.icmp_signed(">", n_lines, index(1)), line_length, index(0))
+    candidates = builder.add(ids.spread(builder.trunc(first, ids.number)), ids.constant(*range(ids.lanes)))
+    for r, total in enumerate(sums):
+        line = index(r * vectors.lanes)
+        both_norms = builder.fadd(vectors.spread(vectors.load_one(norms, index(r))), panel_norms)
+        distances = vectors.multiply_add(vectors.constant(-2), total, both_norms)
+        is_own = builder.icmp_signed("==", candidates, ids.spread(ids.load_one(own, index(r))))
+        vectors.store(builder.select(is_own, distances, vectors.load(stays, line)), stays, line)
+        factor = vectors.load(factors, builder.add(first, builder.mul(index(r), stride)))
+        scores = builder.select(is_own, vectors.constant(np.inf), builder.fmul(factor, distances))
+        lowest = vectors.load(best, line)
+        better = builder.fcmp_ordered("<", scores, lowest)
+        vectors.store(builder.select(better, scores, lowest), best, line)
+        ids.store(builder.select(better, candidates, ids.load(choice, line)), choice, line)
+
+
+@emitted(emit_score_tile)
+def score_tile(
+    rows: Array,
+    norms: Array,
+    own: Array,
+    panel: Array,
+    center_norms: Array,
+    factors: Array,
+    first: int,
+    best: Array,
+    choice: Array,
+    stays: Array,
+) -> None:
+    """Score ``TILE_ROWS`` rows against a panel of centres: keep the lowest product of squared distance and factor.
+
+    A panel has one centre a column, as many as a vector has lanes: the candidates from ``first`` on. Each column of
+    ``best`` and ``choice`` is updated with the candidate in that column, except a row's ``own`` candidate, whose
+    squared distance goes to its column of ``stays``. ``factors`` has one line for each row, or one for all rows.
+    """
+    candidates = slice(first, first + panel.shape[1])
+    ids = np.arange(candidates.start, candidates.stop)
+    distances = norms[:, np.newaxis] + center_norms[candidates] - 2 * (rows @ panel)
+    is_own = ids == own[:, np.newaxis]
+    stays[is_own] = distances[is_own]
+    with np.errstate(invalid="ignore"):  # a factor of zero times an infinite norm, in unused columns
+        scores = np.where(is_own, np.inf, factors[:, candidates] * distances)
+    better = scores < best
+    best[better] = scores[better]
+    choice[better] = np.broadcast_to(ids, better.shape)[better]
+
+
+def emit_near_tile(code: Emitter, centers: Any, first: Any, norms: Any, panel: Any, limits: Any, bits: Any) -> None:
+    """Emit a tile product in registers and one vector comparison for each centre."""
+    builder, vectors = code.builder, code.vectors
+    highest = vectors.load(limits, code.index(0))
+    for r, total in enumerate(code.products(centers, first, panel)):
+        norm = vectors.spread(vectors.load_one(norms, code.index(r)))
+        scores = vectors.multiply_add(vectors.constant(-2), total, norm)
+        near = builder.bitcast(builder.fcmp_unordered("<=", scores, highest), ir.IntType(vectors.lanes))
+        code.ids.store_one(builder.zext(near, code.ids.number), bits, code.index(r))
+
+
+@emitted(emit_near_tile)
+def near_tile(centers: Array, first: int, norms: Array, panel: Array, limits: Array, bits: Array) -> None:
+    """Mark which of ``TILE_ROWS`` centres, from ``first`` on, score no more than the limit of each column of a panel.
+
+    Scores are ‖c‖² − 2 x·c, the squared distance without ‖x‖². ``norms`` are the centres' squared norms. ``bits`` holds
+    a bit mask for each centre with one bit for each column. The bit is set unless the score exceeds the limit; so it is
+    set if the score overflowed to NaN.
+    """
+    scores = norms[:, np.newaxis] - 2 * (centers[first : first + TILE_ROWS] @ panel)
+    bits[:] = [sum(1 << column for column in np.flatnonzero(~(score > limits))) for score in scores]
+
+
+def emit_take_lowest(code: Emitter, best: Any, choice: Any, lowest: Any, chosen: Any) -> None:
+    """Emit a horizontal minimum of scores, and one of the choices that have it."""
+    builder, vectors, ids = code.builder, code.vectors, code.ids
+    for r in range(TILE_ROWS):
+        row, line = code.index(r), code.index(r * vectors.lanes)
+        scores = vectors.load(best, line)
+        score = vectors.lowest(scores, builder.fcmp_ordered)
+        is_lowest = builder.fcmp_ordered("==", scores, vectors.spread(score))
+        choices = builder.select(is_lowest, ids.load(choice, line), ids.constant(np.iinfo(np.int32).max))
+        vectors.store_one(score, lowest, row)
+        ids.store_one(ids.lowest(choices, builder.icmp_signed), chosen, row)
+
+
+@emitted(emit_take_lowest)
+def take_lowest(best: Array, choice: Array, lowest: Array, chosen: Array) -> None:
+    """Lowest score in each row of a tile, and its choice; the smallest choice of equal scores."""
+    lowest[:] = best.min(axis=1)
+    chosen[:] = np.where(best == lowest[:, np.newaxis], choice, np.iinfo(np.int32).max).min(axis=1)

@@ -1,0 +1,132 @@
+"""Operations in LLVM instructions, compared with the functions that define them."""
+
+import os
+import subprocess
+import sys
+from inspect import unwrap
+
+import numpy as np
+import pytest
+from numba import config, njit
+from small import (
+    assert_close,
+    both_precisions,
+)
+
+from closure_kmeans.kernels.simd import TILE_ROWS, VECTOR_BYTES, near_tile, score_tile, take_lowest, turn_rows
+
+pytestmark = pytest.mark.kernels
+
+
+@both_precisions
+@pytest.mark.parametrize("n_lines", [1, TILE_ROWS])
+def test_score_tile(dtype, n_lines):
+    """What compiled code does is what the function says, wherever a panel is and whatever was found before."""
+    rng = np.random.default_rng(0)
+    lanes = VECTOR_BYTES // np.dtype(dtype).itemsize
+    for d, first in ((1, 0), (2, lanes), (7, 2 * lanes)):
+        rows, panel = rng.normal(size=(TILE_ROWS, d)).astype(dtype), rng.normal(size=(d, lanes)).astype(dtype)
+        norms, center_norms = (rows**2).sum(axis=1), rng.random(3 * lanes).astype(dtype) + (panel**2).sum()
+        center_norms[first + lanes - 1] = np.inf
+        own = rng.integers(3 * lanes, size=TILE_ROWS).astype(np.int32)
+        own[:3] = first, first + 1, first + lanes - 2
+        factors = rng.random((n_lines, 3 * lanes)).astype(dtype)
+        before = np.full((TILE_ROWS, lanes), np.inf, dtype)
+        before[::2] = rng.random((len(before[::2]), lanes)) * 4 * d
+        ours, theirs = ([before.copy(), np.full(before.shape, -1, np.int32), np.zeros_like(before)] for _ in range(2))
+        arguments = (rows, norms, own, panel, center_norms, factors, first)
+        compiled_score_tile(*arguments, *ours)
+        unwrap(score_tile)(*arguments, *theirs)
+        assert_close(ours[0], theirs[0], dtype, 4 * norms.max() + center_norms[:-1].min())
+        np.testing.assert_array_equal(ours[1], theirs[1])
+        assert_close(ours[2], theirs[2], dtype, 4 * norms.max() + center_norms[:-1].min())
+        assert (ours[1] >= 0).any()
+        assert (ours[2] != 0).any(axis=1)[:3].all()
+        assert not (ours[1] == first + lanes - 1).any()
+
+
+@njit
+def compiled_score_tile(rows, norms, own, panel, center_norms, factors, first, best, choice, stays):
+    score_tile(rows, norms, own, panel, center_norms, factors, first, best, choice, stays)
+
+
+@both_precisions
+def test_near_tile(dtype):
+    """What compiled code does is what the function says, wherever a tile is, with ties and with what overflows."""
+    rng = np.random.default_rng(0)
+    lanes = VECTOR_BYTES // np.dtype(dtype).itemsize
+    for d, first in ((1, 0), (2, 5), (7, TILE_ROWS)):
+        centers = rng.integers(-3, 4, (2 * TILE_ROWS, d)).astype(dtype)
+        panel = rng.integers(-3, 4, (d, lanes)).astype(dtype)
+        norms = (centers[first : first + TILE_ROWS] ** 2).sum(axis=1)
+        norms[-3:] = np.inf, np.nan, -np.inf
+        # What any number has to do with a limit, and what infinity, NaN and minus infinity have.
+        for limit, number, special in (
+            (-np.inf, [0], [0, 1, 1]),
+            (np.inf, [1], [1, 1, 1]),
+            (np.nan, [1], [1, 1, 1]),
+            (0.0, [0, 1], [0, 1, 1]),
+        ):
+            limits = np.full(lanes, limit, dtype) + rng.integers(-9, 9, lanes).astype(dtype)
+            ours, theirs = np.empty((2, TILE_ROWS), np.int32)
+            compiled_near_tile(centers, first, norms, panel, limits, ours)
+            unwrap(near_tile)(centers, first, norms, panel, limits, theirs)
+            np.testing.assert_array_equal(ours, theirs)
+            bits = ours[:, np.newaxis] >> np.arange(lanes) & 1
+            assert set(bits[:-3].ravel()) <= set(number)
+            np.testing.assert_array_equal(bits[-3:], np.repeat(special, lanes).reshape(3, lanes))
+            assert (ours < 1 << lanes).all()
+
+
+@njit
+def compiled_near_tile(centers, first, norms, panel, limits, bits):
+    near_tile(centers, first, norms, panel, limits, bits)
+
+
+@both_precisions
+def test_take_lowest(dtype):
+    """What compiled code does is what the function says, with ties and with rows that have found nothing."""
+    rng = np.random.default_rng(0)
+    shape = TILE_ROWS, VECTOR_BYTES // np.dtype(dtype).itemsize
+    for n_scores in (1, 3, 100):
+        best = rng.integers(n_scores, size=shape).astype(dtype)
+        best[0] = np.inf
+        choice = rng.integers(100, size=shape).astype(np.int32)
+        ours, theirs = ((np.zeros(TILE_ROWS, dtype), np.zeros(TILE_ROWS, np.int32)) for _ in range(2))
+        compiled_take_lowest(best, choice, *ours)
+        unwrap(take_lowest)(best, choice, *theirs)
+        np.testing.assert_array_equal(ours, theirs)
+        pairs = [min(zip(scores, choices, strict=True)) for scores, choices in zip(best, choice, strict=True)]
+        np.testing.assert_array_equal(np.transpose(ours), pairs)
+
+
+@njit
+def compiled_take_lowest(best, choice, lowest, chosen):
+    take_lowest(best, choice, lowest, chosen)
+
+
+@both_precisions
+@pytest.mark.parametrize("n_features", [1, 15, 16, 17, 50])
+def test_turn_rows(n_features, dtype):
+    """What compiled code does is what the function says, whether squares fill the rows or not."""
+    rows = np.random.default_rng(0).random((VECTOR_BYTES // np.dtype(dtype).itemsize, n_features)).astype(dtype)
+    for turn in (unwrap(turn_rows), compiled_turn_rows):
+        panel = np.zeros(rows.T.shape, dtype)
+        turn(rows, panel)
+        np.testing.assert_array_equal(panel, rows.T)
+
+
+@njit
+def compiled_turn_rows(rows, panel):
+    turn_rows(rows, panel)
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="is about compiled code")
+def test_a_processor_with_nothing_special(tmp_path):
+    """The kernels that say more than Numba can are right where the processor has no instructions for it."""
+    names = ["score_tile", "near_tile", "take_lowest", "turn_rows"]
+    tests = [f"{__file__}::test_{name}" for name in names]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
+    run = subprocess.run(command, env=os.environ | plain, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout
