@@ -21,11 +21,11 @@ from pyarrow import parquet
 from closure_kmeans import CenterIndex, ClosureKMeans, Iteration, cli, load
 from closure_kmeans.explorer import budget, charts, pictures
 from closure_kmeans.explorer.catalog import Catalog
-from closure_kmeans.explorer.centers import place_on_map
+from closure_kmeans.explorer.catalog import map_positions
 from closure_kmeans.explorer.fit import fit_of_checkpoint, fit_of_model
 from closure_kmeans.explorer.metadata import Metadata
 from closure_kmeans.explorer.pictures import array_pictures, draw_vector, open_pictures
-from closure_kmeans.explorer.rendering import measure, pages, percent
+from closure_kmeans.explorer.rendering import compact, pages, percent, rounded
 from closure_kmeans.explorer.report import write_report
 from closure_kmeans.explorer.server import access, address, bind
 from closure_kmeans.features import images
@@ -137,7 +137,7 @@ def test_a_single_cluster():
     assert catalog.neighbors([0], 3) == [[]]
     assert catalog.standing(0).second is None
     assert catalog.standing(0).ratio is None
-    assert np.isfinite(catalog.places).all()
+    assert np.isfinite(catalog.positions).all()
 
 
 def test_parts_must_be_as_many_as_the_items(model):
@@ -174,11 +174,11 @@ def test_closest_centers_of_very_many(monkeypatch):
 
 def test_the_map_holds_the_centers():
     centers = np.random.default_rng(0).normal(0, 1, (500, 8))
-    places = place_on_map(centers)
+    places = map_positions(centers)
     assert ((places >= -0.2) & (places <= 1.2)).all()
     assert np.ptp(places, axis=0).max() > 0.9
-    assert np.isfinite(place_on_map(np.ones((1, 3)))).all()
-    assert np.isfinite(place_on_map(np.ones((5, 1)))).all()
+    assert np.isfinite(map_positions(np.ones((1, 3)))).all()
+    assert np.isfinite(map_positions(np.ones((5, 1)))).all()
 
 
 # -- metadata ----------------------------------------------------------------------------------------------------------
@@ -356,9 +356,9 @@ def test_curves_of_any_history():
 
 
 def test_how_numbers_are_written():
-    assert [measure(value) for value in (203, 0.25, 999.96, 57222.4)] == ["203.0", "0.2500", "1,000", "57,222"]
+    assert [rounded(value) for value in (203, 0.25, 999.96, 57222.4)] == ["203.0", "0.2500", "1,000", "57,222"]
     assert [percent(value) for value in (1, 0.0996, 1.2e-5, 1e-17)] == ["100 %", "10 %", "0.0012 %", "0 %"]
-    assert [charts.compact(value) for value in (0.5, 250, 5000, 62_000, 1.5e6)] == ["0.5", "250", "5K", "62K", "1.5M"]
+    assert [compact(value) for value in (0.5, 250, 5000, 62_000, 1.5e6)] == ["0.5", "250", "5K", "62K", "1.5M"]
 
 
 def test_offered_pages():

@@ -137,7 +137,7 @@ def test_an_item_tells_where_it_stands(client, catalog):
 def test_the_map_has_every_cluster(client, catalog):
     table = np.frombuffer(client.get("/map.bin").content, "<f4").reshape(-1, 4)
     assert table[:, 2].tolist() == catalog.sizes.tolist()
-    assert np.allclose(table[:, :2], catalog.places)
+    assert np.allclose(table[:, :2], catalog.positions)
     assert set(table[:, 3]) <= set(range(8))
     glance = seen(client, "/clusters/3/glance")
     assert "Cluster 3" in glance.text

@@ -8,27 +8,6 @@ from closure_kmeans.explorer.catalog import Catalog, Neighbor
 from closure_kmeans.explorer.metadata import Frequent
 
 
-class Order(NamedTuple):
-    """Sort order of clusters, with names for its ends."""
-
-    name: str
-    most: str = "largest"
-    least: str = "smallest"
-
-    def first(self, *, descending: bool) -> str:
-        """Description of the end that comes first."""
-        return f"{self.most if descending else self.least} first"
-
-
-ORDERS = {
-    "size": Order("Size"),
-    "spread": Order("Tightness", "loosest", "tightest"),
-    "share": Order("Distortion"),
-    "neighbor": Order("Neighbour", "farthest", "nearest"),
-    "number": Order("Number", "last", "first"),
-}
-
-
 class Card(NamedTuple):
     """Summary of one cluster."""
 
@@ -43,7 +22,7 @@ class Card(NamedTuple):
 
 
 def make_cards(catalog: Catalog, clusters: list[int], show: str, n_items: int) -> list[Card]:
-    """Cards of some clusters, each with some of its items in one of the orders of ``catalog.shows``."""
+    """Cards of some clusters, each with some of its items in one of the ways of ``catalog.shows``."""
     cards = []
     for cluster, neighbors in zip(clusters, catalog.neighbors(clusters, 1), strict=True):
         members = catalog.members(cluster)
