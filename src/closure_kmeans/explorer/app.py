@@ -54,13 +54,13 @@ def make_app(
         Route("/static/{name}", site.static),
     ]
     if catalog is not None:
-        routes += ClusterPages(site, catalog).routes()
+        routes += ClusterPages(site, catalog).routes
     elif searches is not None:
         routes.append(Route("/", lambda request: RedirectResponse("/query")))
     else:
         routes.append(Route("/", lambda request: site.page(request, "no-model.html")))
     if searches is not None:
-        routes += QueryPages(site, searches).routes()
+        routes += QueryPages(site, searches).routes
     else:
         routes.append(Route("/query", lambda request: site.page(request, "no-index.html")))
     return Starlette(

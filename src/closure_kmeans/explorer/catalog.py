@@ -188,11 +188,15 @@ class Catalog:
         """Nearest other clusters of each of ``clusters``, by the distance of centres."""
         if not clusters:
             return []
-        labels, squares = self.model.several_nearest(self.centers[clusters], n_neighbors + 1)
+        return self._nearest_others(self.centers[clusters], clusters, n_neighbors)
+
+    def _nearest_others(self, rows: NDArray[Any], own: list[int], n_others: int) -> list[list[Neighbor]]:
+        """Clusters whose centres are nearest to each row, except the row's own cluster."""
+        labels, squares = self.model.several_nearest(rows, n_others + 1)
         distances = np.sqrt(squares)
         return [
-            [Neighbor(*pair) for pair in zip(*near, strict=True) if pair[0] != cluster][:n_neighbors]
-            for cluster, *near in zip(clusters, labels.tolist(), distances.tolist(), strict=True)
+            [Neighbor(*pair) for pair in zip(*near, strict=True) if pair[0] != cluster][:n_others]
+            for cluster, *near in zip(own, labels.tolist(), distances.tolist(), strict=True)
         ]
 
     # -- items ---------------------------------------------------------------------------------------------------------
@@ -234,9 +238,8 @@ class Catalog:
             return None
         row, own = self._rows_of([item]), int(self.labels[item])
         own_distance = float(np.sqrt(self.model.squared_distances(row, [own])[0]))
-        labels, squares = self.model.several_nearest(row, 2)
-        others = [pair for pair in zip(labels[0].tolist(), np.sqrt(squares[0]).tolist(), strict=True) if pair[0] != own]
-        return Standing(Neighbor(own, own_distance), Neighbor(*others[0]) if others else None)
+        others = self._nearest_others(row, [own], 1)[0]
+        return Standing(Neighbor(own, own_distance), others[0] if others else None)
 
     def similar(self, item: int, n_items: int) -> list[tuple[int, float]]:
         """Most similar items and their distances, among up to ``MOST_CANDIDATES`` items of the nearest clusters."""
@@ -244,11 +247,13 @@ class Catalog:
             return []
         row = self._rows_of([item])
         clusters, _ = self.model.several_nearest(row, CANDIDATE_CLUSTERS)
-        near = np.concatenate([self.members(int(self.labels[item])), *map(self.members, clusters[0].tolist())])
-        _, first = np.unique(near, return_index=True)
-        candidates = np.sort(near[np.sort(first)][:MOST_CANDIDATES])
+        near = dict.fromkeys([int(self.labels[item]), *clusters[0].tolist()])
+        candidates = np.sort(np.concatenate(list(map(self.members, near)))[:MOST_CANDIDATES])
         candidates = candidates[candidates != item]
-        apart = squares_to(self._as_measured(self._rows_of(candidates)), self._as_measured(row)[0])
+        rows = np.concatenate([row, self._rows_of(candidates)])
+        if self.model.metric == "cosine":
+            rows = unit_rows(rows)
+        apart = squares_to(rows[1:], rows[0])
         nearest = largest(-apart, n_items)
         return [(int(candidates[i]), float(np.sqrt(apart[i]))) for i in nearest if np.isfinite(apart[i])]
 
@@ -257,10 +262,6 @@ class Catalog:
         rows: Any = self.rows
         check_uncut(rows)
         return np.concatenate([np.asarray(rows[:0]), *(rows[item : item + 1] for item in map(int, items))])
-
-    def _as_measured(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Rows as the metric of the model sees them."""
-        return unit_rows(rows) if self.model.metric == "cosine" else rows
 
 
 def map_positions(centers: NDArray[Any]) -> NDArray[np.float32]:

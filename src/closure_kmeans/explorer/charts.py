@@ -61,27 +61,6 @@ def draw_histogram(
     return render("histogram.svg", bars=count_sizes(sizes), link=link, chosen=chosen)
 
 
-class Axes(NamedTuple):
-    """Frame of a chart, and its coordinate transformation."""
-
-    x: tuple[float, float]
-    y: tuple[float, float]
-    width: int = 520
-    height: int = 240
-    left: int = 58
-    bottom: int = 30
-
-    def across(self, x: float) -> float:
-        """Horizontal position of a value in the chart."""
-        low, high = self.x
-        return self.left + (x - low) / ((high - low) or 1) * (self.width - self.left - 10)
-
-    def down(self, y: float) -> float:
-        """Vertical position of a value in the chart."""
-        low, high = self.y
-        return 12 + (1 - (y - low) / ((high - low) or 1)) * (self.height - self.bottom - 12)
-
-
 def ticks(low: float, high: float) -> list[float]:
     """Round numbers in an interval."""
     span = high - low
@@ -105,11 +84,15 @@ def draw_curve(
     xs = [step.seconds if by_time else step.iteration for step in history]
     ys = [value(step) for step in history]
     margin = 0.06 * (max(ys) - min(ys))
-    axes = Axes(
-        (0.0 if by_time else min(1.0, xs[0]), max(xs)), (0 if from_zero else min(ys) - margin, max(ys) + margin)
+    return render(
+        "curve.svg",
+        points=list(zip(history, xs, ys, strict=True)),
+        x_range=(0 if by_time else min(1, xs[0]), max(xs)),
+        y_range=(0 if from_zero else min(ys) - margin, max(ys) + margin),
+        ticks=ticks,
+        name=name,
+        by_time=by_time,
     )
-    points = list(zip(history, xs, ys, strict=True))
-    return render("curve.svg", axes=axes, points=points, name=name, by_time=by_time, ticks=ticks)
 
 
 def tightness_classes(catalog: Catalog) -> NDArray[np.int64]:

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from closure_kmeans.explorer import charts
-from closure_kmeans.explorer.cards import make_cards
 from closure_kmeans.explorer.catalog import MEASURES, Catalog
 from closure_kmeans.explorer.params import Params
 from closure_kmeans.explorer.pictures import draw_vector
@@ -26,10 +25,7 @@ class ClusterPages:
 
     def __init__(self, site: Site, catalog: Catalog) -> None:
         self._site, self._catalog = site, catalog
-
-    def routes(self) -> list[Route]:
-        """Routes of the pages."""
-        return [
+        self.routes = [
             Route("/", self.clusters),
             Route("/clusters/{cluster}", self.cluster),
             Route("/clusters/{cluster}/glance", self.glance),
@@ -53,6 +49,7 @@ class ClusterPages:
         descending = order == "descending"
         found = catalog.find(sort, descending=descending, least=least, most=most, text=text)
         page = params.page(len(found), CLUSTERS_PER_PAGE)
+        clusters = found[page.items].tolist()
         return self._site.page(
             request,
             "clusters.html",
@@ -61,7 +58,9 @@ class ClusterPages:
             first=MEASURES[sort].first(descending=descending),
             n_found=len(found),
             page=page,
-            cards=make_cards(catalog, found[page.items].tolist(), show, TILES_PER_CLUSTER),
+            clusters=clusters,
+            neighbors=catalog.neighbors(clusters, 1),
+            n_items=TILES_PER_CLUSTER,
             histogram=charts.draw_histogram(
                 catalog.sizes,
                 lambda bar: link(request, least=bar.least, most=bar.most, page=None),
@@ -81,7 +80,7 @@ class ClusterPages:
         return self._site.page(
             request,
             "cluster.html",
-            card=make_cards(catalog, [cluster], show, 0)[0],
+            cluster=cluster,
             show=show,
             shows=shows,
             page=page,

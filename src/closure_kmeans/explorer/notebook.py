@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,19 +37,19 @@ def summary(model: BaseKMeans) -> str:
     return str(render("summary.html", model=model, n_items=n_items, histogram=histogram, curve=curve))
 
 
+@dataclass(repr=False)
 class Grid:
     """Items of a cluster, with an HTML representation."""
 
-    def __init__(self, cluster: int, items: list[int], html: str) -> None:
-        self.cluster = cluster
-        self.items = items  # row numbers
-        self._html = html
+    cluster: int
+    items: list[int]  # row numbers
+    html: str
 
     def __repr__(self) -> str:
         return f"<cluster {self.cluster}: items {', '.join(map(str, self.items))}>"
 
     def _repr_html_(self) -> str:
-        return self._html
+        return self.html
 
 
 def cluster_grid(
@@ -66,10 +67,8 @@ def cluster_grid(
     pictures = None if images is None else as_pictures(images)
     catalog = Catalog(model, rows, labels=np.asarray(model.labels_), squares=squares, pictures=pictures)
     items = catalog.members(cluster)[:n_items].tolist()
-    look = partial(look_of, catalog)
-    return Grid(
-        cluster, items, render("grid.html", cluster=cluster, items=items, size=catalog.sizes[cluster], look=look)
-    )
+    look, size = partial(look_of, catalog), catalog.sizes[cluster]
+    return Grid(cluster, items, render("grid.html", cluster=cluster, items=items, size=size, look=look))
 
 
 def as_pictures(images: str | os.PathLike[str] | Sequence[Any] | NDArray[Any]) -> Pictures:

@@ -29,10 +29,7 @@ class QueryPages:
     def __init__(self, site: Site, searches: Searches) -> None:
         self._site, self._searches = site, searches
         self._searching = CapacityLimiter(SEARCH_THREADS)
-
-    def routes(self) -> list[Route]:
-        """Routes of the pages."""
-        return [
+        self.routes = [
             Route("/query", self.query),
             Route("/query/match", partial(self._search, self.match)),
             Route("/uploads", self.receive, methods=["POST"]),

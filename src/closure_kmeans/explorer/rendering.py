@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
@@ -52,11 +53,9 @@ def plural(number: float, noun: str) -> str:
 def pages(page: int, n_pages: int) -> list[int | None]:
     """Page numbers to link: the first, the last and the neighbours of this one; None for a gap."""
     shown = sorted({1, n_pages, *range(max(1, page - 2), min(n_pages, page + 2) + 1)})
-    offered: list[Any] = []
-    for number in shown:
-        if offered and number - offered[-1] > 1:
-            offered.append(None)
-        offered.append(number)
+    offered: list[int | None] = []
+    for before, number in pairwise([0, *shown]):
+        offered += [number] if number == before + 1 else [None, number]
     return offered
 
 
@@ -64,4 +63,4 @@ ENVIRONMENT = Environment(
     loader=PackageLoader("closure_kmeans.explorer"), autoescape=True, trim_blocks=True, lstrip_blocks=True
 )
 ENVIRONMENT.filters |= {"count": count, "rounded": rounded, "percent": percent, "compact": compact}
-ENVIRONMENT.globals |= {"plural": plural, "pages": pages}
+ENVIRONMENT.globals |= {"plural": plural, "pages": pages, "zip": zip}

@@ -10,7 +10,6 @@ from pathlib import Path
 from markupsafe import Markup
 
 from closure_kmeans.explorer import charts
-from closure_kmeans.explorer.cards import make_cards
 from closure_kmeans.explorer.catalog import MEASURES, Catalog
 from closure_kmeans.explorer.fit import fit_of_model
 from closure_kmeans.explorer.pictures import draw_vector, missing
@@ -41,7 +40,7 @@ def write_report(
     n_clusters : int
         Largest number of clusters.
     sort : str
-        Sort key, one of ``catalog.measures``.
+        Measure to sort by, one of ``catalog.measures``.
     descending : bool
         Whether to sort in descending order.
     show : str
@@ -53,9 +52,11 @@ def write_report(
         "report.html",
         style=Markup((files("closure_kmeans.explorer") / "static" / "style.css").read_text("utf-8")),
         catalog=catalog,
-        cards=make_cards(catalog, clusters, show, N_ITEMS),
+        clusters=clusters,
+        neighbors=catalog.neighbors(clusters, 1),
         sorted_by=f"by {MEASURES[sort].name.lower()}, {MEASURES[sort].first(descending=descending)}",
         show=show,
+        n_items=N_ITEMS,
         look=partial(look_of, catalog),
         center=lambda cluster: draw_vector(catalog.centers[cluster]).url,
         histogram=charts.draw_histogram(catalog.sizes),

@@ -62,11 +62,10 @@ class Site:
     async def explain(self, request: Request, error: Exception) -> Response:
         """Error page."""
         status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "")
-        response: Response
-        if request.method != "GET":
-            response = JSONResponse({"error": detail}, status)
-        else:
+        if request.method == "GET":
             response = self.page(request, "error.html", status, status=status, detail=detail)
+        else:
+            response = JSONResponse({"error": detail}, status)
         response.headers.update(HEADERS)  # status 500 is sent outside of the guard
         return response
 
