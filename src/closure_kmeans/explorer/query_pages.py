@@ -17,8 +17,10 @@ from closure_kmeans.explorer.queries import Photo, Question, Searches, picture_s
 from closure_kmeans.explorer.site import Site, number_in
 
 IMAGES_PER_PAGE = 60
-# Threads for decoding and search. Further queries wait; pages and pictures do not.
+# Threads for searches. Further queries wait; pages, pictures and uploads do not.
 SEARCH_THREADS = 2
+# Threads for decoding uploads.
+UPLOAD_THREADS = 2
 # Limit on the size of an upload.
 MOST_BYTES = 24 << 20
 
@@ -29,6 +31,7 @@ class QueryPages:
     def __init__(self, site: Site, searches: Searches) -> None:
         self._site, self._searches = site, searches
         self._searching = CapacityLimiter(SEARCH_THREADS)
+        self._receiving = CapacityLimiter(UPLOAD_THREADS)
         self.routes = [
             Route("/query", self.query),
             Route("/query/match", partial(self._search, self.match)),
@@ -100,7 +103,7 @@ class QueryPages:
                     if n_bytes > MOST_BYTES:
                         raise HTTPException(413, f"a photo must have at most {MOST_BYTES >> 20} MB")
                     file.write(chunk)
-            await to_thread.run_sync(searches.keep, upload, limiter=self._searching)
+            await to_thread.run_sync(searches.keep, upload, limiter=self._receiving)
         except BaseException as error:
             upload.path.unlink(missing_ok=True)
             if isinstance(error, ValueError):  # not an image
