@@ -223,6 +223,15 @@ class Catalog:
             members = np.random.default_rng(cluster).permutation(members)
         return members[first : first + n_items]
 
+    @property
+    def by_title(self) -> bool:
+        """Whether items are shown by their titles: they have texts and no pictures."""
+        return self.metadata is not None and self.pictures is None
+
+    def title(self, item: int) -> str:
+        """Name of an item."""
+        return f"item {item}" if self.metadata is None else self.metadata.title(item)
+
     def cluster_of(self, item: int) -> int:
         """Cluster of an item."""
         labels: Any = self.labels  # items imply labels
@@ -261,6 +270,8 @@ class Catalog:
         """Rows of some items."""
         rows: Any = self.rows
         check_uncut(rows)
+        if isinstance(rows, np.ndarray):
+            return np.ascontiguousarray(rows[items])
         return np.concatenate([np.asarray(rows[:0]), *(rows[item : item + 1] for item in map(int, items))])
 
 

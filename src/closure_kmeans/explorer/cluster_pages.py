@@ -13,8 +13,8 @@ from starlette.routing import Route
 from closure_kmeans.explorer import charts
 from closure_kmeans.explorer.catalog import MEASURES, Catalog
 from closure_kmeans.explorer.params import Params
-from closure_kmeans.explorer.pictures import draw_vector
-from closure_kmeans.explorer.site import Site, link, number_in, picture_response, placeholder
+from closure_kmeans.explorer.pictures import draw_vector, missing
+from closure_kmeans.explorer.site import Site, link, number_in, picture_response
 
 CLUSTERS_PER_PAGE, TILES_PER_CLUSTER, ITEMS_PER_PAGE = 20, 20, 120
 N_NEIGHBORS, TILES_PER_NEIGHBOR, N_SIMILAR = 8, 4, 24
@@ -108,7 +108,6 @@ class ClusterPages:
             cluster=catalog.cluster_of(item),
             standing=catalog.standing(item),
             similar=catalog.similar(item, N_SIMILAR),
-            entries={} if catalog.metadata is None else catalog.metadata.entries(item),
         )
 
     def map(self, request: Request) -> Response:
@@ -127,7 +126,7 @@ class ClusterPages:
         if catalog.pictures is not None:
             return await self._site.picture(request, partial(catalog.pictures.encoded, item))
         row = await to_thread.run_sync(catalog.row, item, limiter=self._site.decoding)
-        return placeholder("no vector") if row is None else picture_response(draw_vector(row))
+        return picture_response(missing("no vector"), 404) if row is None else picture_response(draw_vector(row))
 
     def center_picture(self, request: Request) -> Response:
         """Drawing of a centre."""

@@ -29,9 +29,7 @@ def summary(model: BaseKMeans) -> str:
         return ""
     fit = fit_of_model(model)
     n_items = float(model.cluster_sizes_.sum())
-    curve = None
-    if fit is not None:
-        curve = charts.draw_curve(fit.history, lambda step: step.inertia / n_items, name="distortion", by_time=True)
+    curve = fit and charts.draw_curve(fit.history, lambda step: step.inertia / n_items, name="distortion", by_time=True)
     histogram = charts.draw_histogram(model.cluster_sizes_)
     # A plain str: scikit-learn appends to it, and a Markup would escape the rest.
     return str(render("summary.html", model=model, n_items=n_items, histogram=histogram, curve=curve))

@@ -74,7 +74,5 @@ def look_of(catalog: Catalog, item: int) -> str | None:
             return catalog.pictures.small(item).url
         except (ValueError, OSError):  # missing or damaged
             return missing("missing").url
-    row = catalog.row(item)
-    if catalog.metadata is not None or row is None:
-        return None
-    return draw_vector(row).url
+    row = None if catalog.by_title else catalog.row(item)
+    return None if row is None else draw_vector(row).url

@@ -51,7 +51,7 @@ class Site:
         try:
             return picture_response(await to_thread.run_sync(make, side, limiter=self.decoding))
         except (ValueError, OSError):
-            return placeholder("missing")
+            return picture_response(missing("missing"), 404)
 
     def static(self, request: Request) -> Response:
         """Static file."""
@@ -70,15 +70,9 @@ class Site:
         return response
 
 
-def picture_response(encoded: Encoded) -> Response:
-    """Response with a picture, which the browser may cache."""
-    return Response(encoded.content, 200, KEEP, encoded.media_type)
-
-
-def placeholder(reason: str) -> Response:
-    """Response in place of a picture that cannot be shown."""
-    drawn = missing(reason)
-    return Response(drawn.content, 404, media_type=drawn.media_type)
+def picture_response(encoded: Encoded, status: int = 200) -> Response:
+    """Response with a picture, which the browser may cache unless it is a placeholder."""
+    return Response(encoded.content, status, KEEP if status == 200 else None, encoded.media_type)
 
 
 def link(request: Request, /, **changes: Any) -> str:
