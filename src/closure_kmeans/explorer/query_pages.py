@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from anyio import CapacityLimiter, to_thread
@@ -34,7 +33,7 @@ class QueryPages:
         self._receiving = CapacityLimiter(UPLOAD_THREADS)
         self.routes = [
             Route("/query", self.query),
-            Route("/query/match", partial(self._search, self.match)),
+            Route("/query/match", self.match),
             Route("/uploads", self.receive, methods=["POST"]),
             Route("/uploads/{key}/picture", self.upload_picture),
             Route("/index/{image}/picture", self.index_picture),
@@ -43,25 +42,19 @@ class QueryPages:
     async def query(self, request: Request) -> Response:
         """Page of a query and its ranking, or the images to choose from."""
         params = Params(request.query_params)
-        if params.has("image") or params.has("upload"):
-            return await self._search(self.ranking, request)
-        return await to_thread.run_sync(self.images, request)
+        searching = self._searching if params.has("image") or params.has("upload") else None
+        return await to_thread.run_sync(self._answer, request, params, limiter=searching)
 
-    async def _search(self, page: Callable[[Request], Response], request: Request) -> Response:
-        """Page that takes a search, and so one of the threads of searches."""
-        return await to_thread.run_sync(page, request, limiter=self._searching)
-
-    def images(self, request: Request) -> Response:
-        """Page of the images to choose from."""
-        params = Params(request.query_params)
+    def _choose(self, request: Request, params: Params) -> Response:
         text = params.text("q")
         found = [number for number, name in enumerate(self._searches.index.names) if text.lower() in name.lower()]
         page = params.page(len(found), IMAGES_PER_PAGE)
         return self._site.page(request, "choose.html", images=found[page.items], q=text, page=page)
 
-    def ranking(self, request: Request) -> Response:
-        """Page of a query and its ranking."""
-        question = self._question(Params(request.query_params))
+    def _answer(self, request: Request, params: Params) -> Response:
+        question = self._question(params)
+        if question is None:
+            return self._choose(request, params)
         answer, problem = None, None
         try:
             answer = self._searches.answer(question)
@@ -77,12 +70,14 @@ class QueryPages:
             command=self._searches.command(question),
         )
 
-    def match(self, request: Request) -> Response:
+    async def match(self, request: Request) -> Response:
         """Page of two images side by side, with lines between matched regions."""
-        searches, params = self._searches, Params(request.query_params)
-        if not (params.has("image") or params.has("upload")) or not params.has("result"):
+        return await to_thread.run_sync(self._match, request, Params(request.query_params), limiter=self._searching)
+
+    def _match(self, request: Request, params: Params) -> Response:
+        searches, question = self._searches, self._question(params)
+        if question is None or not params.has("result"):
             raise HTTPException(400, "a match is between an image or an upload, and a result")
-        question = self._question(params)
         image = params.integer("result", 0, least=0, most=len(searches.index) - 1)
         try:
             match = searches.match(question, image)
@@ -126,10 +121,12 @@ class QueryPages:
         path = self._upload(request.path_params["key"]).path
         return await self._site.picture(request, partial(picture_of_file, path))
 
-    def _question(self, params: Params) -> Question:
+    def _question(self, params: Params) -> Question | None:
         box, rerank = params.box("box"), params.choice("rerank", ["yes", "no"]) == "yes"
         if params.has("upload"):
             return Question(self._upload(params.text("upload")), box, rerank)
+        if not params.has("image"):
+            return None
         image = params.integer("image", 0, least=0, most=len(self._searches.index) - 1)
         return Question(self._searches.photo(image), box, rerank)
 
