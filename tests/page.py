@@ -94,6 +94,19 @@ class Page:
         """The texts that the shapes of drawings show when the pointer rests on them."""
         return [title.get_text() for title in self.tag.select("svg title")]
 
+    @property
+    def references(self) -> list[str]:
+        """The addresses that anything of the page leads to or is loaded from, the page's own parts aside."""
+        tags = self.tag.select("[href], [src], [action]")
+        found = [str(tag[name]) for tag in tags for name in ("href", "src", "action") if name in tag.attrs]
+        return [address for address in found if not address.startswith("#")]
+
+    @property
+    def inline(self) -> list[str]:
+        """The scripts and styles that are in the page itself."""
+        handlers = [tag for tag in self.tag.select("*") if any(name.startswith("on") for name in tag.attrs)]
+        return [str(tag) for tag in [*self.tag.select("style, script:not([src]), [style]"), *handlers]]
+
     def _visible(self, selector: str) -> list[Tag]:
         return [tag for tag in self.tag.select(selector) if not any(map(_is_hidden, [tag, *tag.parents]))]
 

@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from closure_kmeans.explorer import charts
 from closure_kmeans.explorer.catalog import Catalog
+from closure_kmeans.explorer.charts import draw_curve
 from closure_kmeans.explorer.cluster_pages import ClusterPages
 from closure_kmeans.explorer.fit import Fit
 from closure_kmeans.explorer.guard import LOOPBACK, Guard
@@ -52,9 +52,17 @@ def make_app(
     routes = [
         Route("/fit", lambda request: show_fit(site, fit, request)),
         Route("/static/{name}", site.static),
-        *(ClusterPages(site, catalog).routes() if catalog is not None else [_without_model(site, searches)]),
-        *(QueryPages(site, searches).routes() if searches is not None else [_empty(site, "/query", "no-index.html")]),
     ]
+    if catalog is not None:
+        routes += ClusterPages(site, catalog).routes
+    elif searches is not None:
+        routes.append(Route("/", lambda request: RedirectResponse("/query")))
+    else:
+        routes.append(Route("/", lambda request: site.page(request, "no-model.html")))
+    if searches is not None:
+        routes += QueryPages(site, searches).routes
+    else:
+        routes.append(Route("/query", lambda request: site.page(request, "no-index.html")))
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, hosts=hosts, token=token)],
@@ -69,32 +77,13 @@ def show_fit(site: Site, fit_now: Callable[[], Fit | None], request: Request) ->
         fit = fit_now()
     except (ValueError, OSError) as error:  # a damaged checkpoint
         raise HTTPException(404, str(error)) from error
-    if fit is None or not fit.history:
-        return site.page(request, "fit.html", fit=fit, by=by, curves=[])
-    n_points = fit.n_points or 1
-    draw = partial(charts.draw_curve, fit.history, by_time=by == "time")
-    curves = [
-        (
-            "Distortion",
-            "per item" if fit.n_points else "of all items",
-            draw(lambda step: step.inertia / n_points, name="distortion"),
-        ),
-        (
-            "Active points",
-            "that changed their cluster",
-            draw(lambda step: step.n_active, name="active points", from_zero=True),
-        ),
-    ]
-    return site.page(request, "fit.html", fit=fit, by=by, curves=curves, n_points=n_points)
-
-
-def _without_model(site: Site, searches: Searches | None) -> Route:
-    """Start page without clusters: redirect to the search if there is an index."""
-    if searches is None:
-        return _empty(site, "/", "no-model.html")
-    return Route("/", lambda request: RedirectResponse("/query"))
-
-
-def _empty(site: Site, path: str, template: str) -> Route:
-    """Page that says what is missing and how to provide it."""
-    return Route(path, lambda request: site.page(request, template))
+    curves = []
+    if fit is not None and fit.history:
+        draw = partial(draw_curve, fit.history, by_time=by == "time")
+        per_item = "per item" if fit.n_points else "of all items"
+        n_active = draw(lambda step: step.n_active, name="active points", from_zero=True)
+        curves = [
+            ("Distortion", per_item, draw(fit.distortion, name="distortion")),
+            ("Active points", "that changed their cluster", n_active),
+        ]
+    return site.page(request, "fit.html", fit=fit, by=by, curves=curves)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 # Limit on decoded pixels: the largest number of pixels of one file.
@@ -46,11 +46,9 @@ class PixelBudget:
                 self._free += n_pixels
                 self._returned.notify()
 
-    @contextmanager
-    def decoding(self, path: Path, max_side: int | None) -> Iterator[None]:
+    def decoding(self, path: Path, max_side: int | None) -> AbstractContextManager[None]:
         """Hold the pixels of decoding an image file for a longer side of ``max_side``."""
-        with self.hold(_count_pixels(path, max_side)):
-            yield
+        return self.hold(_count_pixels(path, max_side))
 
 
 BUDGET = PixelBudget(MOST_PIXELS)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans.explorer.centers import place_on_map
+from closure_kmeans.arrays import largest
+from closure_kmeans.explorer.rendering import whole_number
 from closure_kmeans.export import list_members
 from closure_kmeans.files import check_uncut
 from closure_kmeans.points import squares_to, unit_rows
+from closure_kmeans.trees import DATA_SAMPLE, principal_axes
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
@@ -25,17 +27,31 @@ if TYPE_CHECKING:
 
 # Limits of ``similar``: candidate items, and clusters that they come from.
 MOST_CANDIDATES, CANDIDATE_CLUSTERS = 4000, 8
+# Fraction of the centres outside each edge of the map, so that outliers do not shrink the rest.
+BEYOND = 0.002
 
 
-# Sort keys of clusters, and the attributes of Catalog that hold their values.
+class Measure(NamedTuple):
+    """Quantity by which clusters are sorted, with names for its ends."""
+
+    name: str
+    values: str  # attribute of Catalog
+    most: str = "largest"
+    least: str = "smallest"
+    needs_distances: bool = False
+
+    def first(self, *, descending: bool) -> str:
+        """Description of the end that comes first."""
+        return f"{self.most if descending else self.least} first"
+
+
 MEASURES = {
-    "size": "sizes",
-    "spread": "spreads",
-    "share": "shares",
-    "neighbor": "separations",
-    "number": "numbers",
+    "size": Measure("Size", "sizes"),
+    "spread": Measure("Tightness", "spreads", "loosest", "tightest", needs_distances=True),
+    "share": Measure("Distortion", "shares", needs_distances=True),
+    "neighbor": Measure("Neighbour", "separations", "farthest", "nearest"),
+    "number": Measure("Number", "numbers", "last", "first"),
 }
-NEED_DISTANCES = ("spread", "share")
 
 
 class Neighbor(NamedTuple):
@@ -110,14 +126,14 @@ class Catalog:
             errors = np.bincount(labels, squares, self.n_clusters)
             self.shares = errors / max(errors.sum(), np.finfo(float).tiny)
             self.spreads = np.sqrt(errors / np.maximum(self.sizes, 1))
-        self._orders: dict[str, NDArray[np.int64]] = {}
+        self._ascending: dict[str, NDArray[np.int64]] = {}
 
     def prepare(self) -> None:
         """Precompute everything that the first request would wait for."""
         for measure in self.measures:
-            self.order(measure)
+            self._sorted(measure)
         self.model.center_index_.prepare()
-        _ = self.places
+        _ = self.positions
 
     # -- clusters ------------------------------------------------------------------------------------------------------
 
@@ -127,43 +143,43 @@ class Catalog:
         return self.model.center_index_.separations()
 
     @cached_property
-    def places(self) -> NDArray[np.float32]:
+    def positions(self) -> NDArray[np.float32]:
         """(k, 2) Positions of the centres on the map, from 0 to 1."""
-        return place_on_map(self.centers)
+        return map_positions(self.centers)
 
     @property
     def measures(self) -> list[str]:
-        """Available sort keys."""
-        return [name for name in MEASURES if self.squares is not None or name not in NEED_DISTANCES]
+        """Measures that are known."""
+        return [name for name, measure in MEASURES.items() if not (measure.needs_distances and self.squares is None)]
 
-    def order(self, measure: str) -> NDArray[np.int64]:
-        """All clusters by a sort key, ascending."""
-        if measure not in self._orders:
-            self._orders[measure] = np.argsort(getattr(self, MEASURES[measure]), kind="stable")
-        return self._orders[measure]
+    def _sorted(self, measure: str) -> NDArray[np.int64]:
+        """All clusters by a measure, ascending."""
+        if measure not in self._ascending:
+            self._ascending[measure] = np.argsort(getattr(self, MEASURES[measure].values), kind="stable")
+        return self._ascending[measure]
 
     def find(
         self, measure: str, *, descending: bool, least: int = 0, most: int | None = None, text: str = ""
     ) -> NDArray[np.int64]:
-        """Clusters within a range of sizes that match a text, sorted.
+        """Clusters within a range of sizes that match a text, sorted by a measure.
 
         The text is a cluster number, or occurs in the metadata of an item.
         """
-        order = self.order(measure)
+        clusters = self._sorted(measure)
         sizes = np.rint(self.sizes)  # weights may be fractions; rounded as in the histogram
         keep = sizes >= least
         if most is not None:
             keep &= sizes <= most
         if text:
             keep &= self._matching(text)
-        found: NDArray[np.int64] = order[keep[order]]
+        found: NDArray[np.int64] = clusters[keep[clusters]]
         return found[::-1] if descending else found
 
     def _matching(self, text: str) -> NDArray[np.bool_]:
         matching = np.zeros(self.n_clusters, bool)
-        number = text.removeprefix("#")
-        if number.isascii() and number.isdigit() and len(number) < 19 and int(number) < self.n_clusters:
-            matching[int(number)] = True
+        number = whole_number(text.removeprefix("#"))
+        if number is not None and number < self.n_clusters:
+            matching[number] = True
         if self.metadata is not None and self.labels is not None:
             matching[self.labels[self.metadata.search(text)]] = True
         return matching
@@ -172,18 +188,22 @@ class Catalog:
         """Nearest other clusters of each of ``clusters``, by the distance of centres."""
         if not clusters:
             return []
-        labels, squares = self.model.several_nearest(self.centers[clusters], n_neighbors + 1)
+        return self._nearest_others(self.centers[clusters], clusters, n_neighbors)
+
+    def _nearest_others(self, rows: NDArray[Any], own: list[int], n_others: int) -> list[list[Neighbor]]:
+        """Clusters whose centres are nearest to each row, except the row's own cluster."""
+        labels, squares = self.model.several_nearest(rows, n_others + 1)
         distances = np.sqrt(squares)
         return [
-            [Neighbor(*pair) for pair in zip(*near, strict=True) if pair[0] != cluster][:n_neighbors]
-            for cluster, *near in zip(clusters, labels.tolist(), distances.tolist(), strict=True)
+            [Neighbor(*pair) for pair in zip(*near, strict=True) if pair[0] != cluster][:n_others]
+            for cluster, *near in zip(own, labels.tolist(), distances.tolist(), strict=True)
         ]
 
     # -- items ---------------------------------------------------------------------------------------------------------
 
     @property
     def shows(self) -> list[str]:
-        """Available orders of items, the best first."""
+        """Available ways to choose items, the best first."""
         if self.labels is None:
             return []
         return ["random", "nearest", "farthest"] if self.squares is not None else ["random", "first"]
@@ -195,13 +215,22 @@ class Catalog:
         return self._members[self._starts[cluster] : self._starts[cluster + 1]]
 
     def choose(self, cluster: int, show: str, first: int, n_items: int) -> NDArray[np.int64]:
-        """Some items of a cluster, in one of the orders of ``shows``; deterministic."""
+        """Some items of a cluster, in one of the ways of ``shows``; deterministic."""
         members = self.members(cluster)
         if show == "farthest":
             members = members[::-1]
         if show == "random":
             members = np.random.default_rng(cluster).permutation(members)
         return members[first : first + n_items]
+
+    @property
+    def by_title(self) -> bool:
+        """Whether items are shown by their titles: they have texts and no pictures."""
+        return self.metadata is not None and self.pictures is None
+
+    def title(self, item: int) -> str:
+        """Name of an item."""
+        return f"item {item}" if self.metadata is None else self.metadata.title(item)
 
     def cluster_of(self, item: int) -> int:
         """Cluster of an item."""
@@ -210,8 +239,7 @@ class Catalog:
 
     def row(self, item: int) -> NDArray[Any] | None:
         """Vector of an item."""
-        check_uncut(self.rows)
-        return None if self.rows is None else np.asarray(self.rows[item : item + 1])[0]
+        return None if self.rows is None else self._rows_of([item])[0]
 
     def standing(self, item: int) -> Standing | None:
         """Standing of an item, if its vector is known."""
@@ -219,9 +247,8 @@ class Catalog:
             return None
         row, own = self._rows_of([item]), int(self.labels[item])
         own_distance = float(np.sqrt(self.model.squared_distances(row, [own])[0]))
-        labels, squares = self.model.several_nearest(row, 2)
-        others = [pair for pair in zip(labels[0].tolist(), np.sqrt(squares[0]).tolist(), strict=True) if pair[0] != own]
-        return Standing(Neighbor(own, own_distance), Neighbor(*others[0]) if others else None)
+        others = self._nearest_others(row, [own], 1)[0]
+        return Standing(Neighbor(own, own_distance), others[0] if others else None)
 
     def similar(self, item: int, n_items: int) -> list[tuple[int, float]]:
         """Most similar items and their distances, among up to ``MOST_CANDIDATES`` items of the nearest clusters."""
@@ -229,31 +256,33 @@ class Catalog:
             return []
         row = self._rows_of([item])
         clusters, _ = self.model.several_nearest(row, CANDIDATE_CLUSTERS)
-        near = np.concatenate([self.members(int(self.labels[item])), *map(self.members, clusters[0].tolist())])
-        _, first = np.unique(near, return_index=True)
-        candidates = np.sort(near[np.sort(first)][:MOST_CANDIDATES])
+        near = dict.fromkeys([int(self.labels[item]), *clusters[0].tolist()])
+        candidates = np.sort(np.concatenate(list(map(self.members, near)))[:MOST_CANDIDATES])
         candidates = candidates[candidates != item]
-        apart = squares_to(self._as_measured(self._rows_of(candidates)), self._as_measured(row)[0])
-        nearest = _smallest(apart, min(n_items, len(apart)))
-        return [(int(candidates[place]), float(np.sqrt(apart[place]))) for place in nearest]
+        rows = np.concatenate([row, self._rows_of(candidates)])
+        if self.model.metric == "cosine":
+            rows = unit_rows(rows)
+        apart = squares_to(rows[1:], rows[0])
+        nearest = largest(-apart, n_items)
+        return [(int(candidates[i]), float(np.sqrt(apart[i]))) for i in nearest if np.isfinite(apart[i])]
 
-    def _rows_of(self, items: NDArray[Any] | list[int]) -> NDArray[Any]:
+    def _rows_of(self, items: NDArray[np.int64] | list[int]) -> NDArray[Any]:
         """Rows of some items."""
         rows: Any = self.rows
         check_uncut(rows)
         if isinstance(rows, np.ndarray):
-            return np.ascontiguousarray(rows[np.asarray(items, np.int64)])
+            return np.ascontiguousarray(rows[items])
         return np.concatenate([np.asarray(rows[:0]), *(rows[item : item + 1] for item in map(int, items))])
 
-    def _as_measured(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Rows as the metric of the model sees them."""
-        return unit_rows(rows) if self.model.metric == "cosine" else rows
 
-
-def _smallest(values: NDArray[Any], n_values: int) -> NDArray[np.int64]:
-    """Places of the smallest values, ascending; finite values only."""
-    some = n_values < len(values)
-    places = np.argpartition(values, n_values)[:n_values] if some else np.arange(len(values))
-    places = places[np.isfinite(values[places])]
-    ascending: NDArray[np.int64] = places[np.argsort(values[places], kind="stable")]
-    return ascending
+def map_positions(centers: NDArray[Any]) -> NDArray[np.float32]:
+    """Project the centres onto their first two principal components, scaled to 0 to 1; outliers may exceed it."""
+    sample = centers[:: -(-len(centers) // DATA_SAMPLE)]
+    mean = sample.mean(axis=0)
+    n_axes = min(2, *sample.shape)
+    positions = np.zeros((len(centers), 2), np.float32)
+    positions[:, :n_axes] = (centers - mean) @ principal_axes(sample - mean, n_axes, seed=0)
+    low, high = np.quantile(positions, [BEYOND, 1 - BEYOND], axis=0)
+    extent = float((high - low).max()) or 1.0
+    scaled: NDArray[np.float32] = ((positions - (low + high) / 2) / extent + 0.5).astype(np.float32)
+    return scaled

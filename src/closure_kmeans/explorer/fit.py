@@ -25,6 +25,10 @@ class Fit(NamedTuple):
     state: str  # "waiting" for a first checkpoint, "running", "silent", "stopped", or the reason of the end
     saved: float | None = None  # seconds since the checkpoint was written
 
+    def distortion(self, step: Iteration) -> float:
+        """Distortion after an iteration, per item if their number is known."""
+        return step.inertia / (self.n_points or 1)
+
 
 def fit_of_model(model: BaseKMeans) -> Fit | None:
     """Fit of a model, if the model has a history."""

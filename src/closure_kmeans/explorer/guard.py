@@ -6,8 +6,8 @@ import hmac
 import re
 from urllib.parse import urlencode
 
-from starlette.datastructures import Headers, MutableHeaders, QueryParams
-from starlette.requests import cookie_parser
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -65,26 +65,26 @@ class Guard:
         await (self._app if refusal is None else refusal)(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        if self._hosts is not None and _name(host) not in self._hosts:
+        request = Request(scope)
+        if self._hosts is not None and _name(request.headers.get("host", "")) not in self._hosts:
             return PlainTextResponse("this server answers to this machine's own name only", 403)
-        if _is_foreign(scope["method"], headers):
+        if _is_foreign(request.method, request.headers):
             return PlainTextResponse("requests from pages of other sites are refused", 403)
-        return None if self._token is None else self._without_token(scope, headers, self._token)
+        return None if self._token is None else _without_token(request, self._token)
 
-    def _without_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
-        """Response to a request without the token cookie, else None; moves a token from the address to a cookie."""
-        cookie = f"closure-kmeans-{scope['server'][1]}"  # cookies are shared between ports
-        if _same(cookie_parser(headers.get("cookie", "")).get(cookie, ""), token):
-            return None
-        asked = QueryParams(scope["query_string"])
-        if not _same(asked.get("token", ""), token):
-            return PlainTextResponse("open the address that the command printed: it carries the token", 403)
-        others = urlencode([(name, value) for name, value in asked.multi_items() if name != "token"])
-        response = RedirectResponse("?" + others, 303)  # the same path
-        response.set_cookie(cookie, token, httponly=True, samesite="strict")
-        return response
+
+def _without_token(request: Request, token: str) -> Response | None:
+    """Response to a request without the token cookie, else None; moves a token from the address to a cookie."""
+    cookie = f"closure-kmeans-{request.scope['server'][1]}"  # cookies are shared between ports
+    if _same(request.cookies.get(cookie, ""), token):
+        return None
+    asked = request.query_params
+    if not _same(asked.get("token", ""), token):
+        return PlainTextResponse("open the address that the command printed: it carries the token", 403)
+    others = urlencode([(name, value) for name, value in asked.multi_items() if name != "token"])
+    response = RedirectResponse("?" + others, 303)  # the same path
+    response.set_cookie(cookie, token, httponly=True, samesite="strict")
+    return response
 
 
 def _name(host: str) -> str:

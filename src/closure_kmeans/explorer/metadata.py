@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ TITLES = ("title", "name", "text", "caption", "word", "label")
 REPEATED = 0.5
 # Smallest fraction of items that makes a value frequent.
 FREQUENT = 0.05
+_library = partial(library, extra="explore", purpose="metadata")
 
 
 class Column(NamedTuple):
@@ -32,6 +34,11 @@ class Column(NamedTuple):
     def repeats(self) -> bool:
         """Whether items share values."""
         return len(self.values) <= REPEATED * len(self.codes)
+
+    def texts(self, items: Any) -> list[str]:
+        """Values of the items that an index selects."""
+        texts: list[str] = self.values.take(self.codes[items]).to_pylist()
+        return texts
 
 
 class Frequent(NamedTuple):
@@ -75,14 +82,14 @@ class Metadata:
     @staticmethod
     def has_columns(path: Path) -> bool:
         """Whether a Parquet file has columns other than lists."""
-        parquet, types = (library(name, "explore", "metadata") for name in ("pyarrow.parquet", "pyarrow.types"))
+        parquet = _library("pyarrow.parquet")
         with reading(path, "metadata"):
-            return any(not types.is_nested(field.type) for field in parquet.read_schema(path))
+            return bool(_plain_columns(parquet.read_schema(path)))
 
     @classmethod
     def of_table(cls, table: Any, label: str) -> Metadata:
         """Columns of an Arrow table that can be converted to texts."""
-        arrow, compute = (library(name, "explore", "metadata") for name in ("pyarrow", "pyarrow.compute"))
+        arrow, compute = _library("pyarrow"), _library("pyarrow.compute")
         columns = []
         for name in table.column_names:
             try:
@@ -97,15 +104,12 @@ class Metadata:
 
     def column(self, name: str) -> list[str] | None:
         """All values of a column, or None if there is no such column."""
-        for column in self.columns:
-            if column.name == name:
-                texts: list[str] = column.values.take(column.codes).to_pylist()
-                return texts
-        return None
+        found = next((column for column in self.columns if column.name == name), None)
+        return None if found is None else found.texts(slice(None))
 
     def title(self, item: int) -> str:
         """Title of an item."""
-        return str(self._title.values[int(self._title.codes[item])])
+        return self._title.texts([item])[0]
 
     def typical(self, items: NDArray[Any]) -> str | None:
         """Title of the first of some items; None if titles repeat, since frequent values then say more."""
@@ -113,11 +117,11 @@ class Metadata:
 
     def entries(self, item: int) -> dict[str, str]:
         """All metadata of an item."""
-        return {column.name: str(column.values[int(column.codes[item])]) for column in self.columns}
+        return {column.name: column.texts([item])[0] for column in self.columns}
 
     def search(self, text: str) -> NDArray[np.int64]:
         """Items with a text in any column, case-insensitive."""
-        compute = library("pyarrow.compute", "explore", "metadata")
+        compute = _library("pyarrow.compute")
         found = np.zeros(self._n_items, bool)
         for column in self.columns:
             found |= np.asarray(compute.match_substring(column.values, text, ignore_case=True))[column.codes]
@@ -139,7 +143,7 @@ class Metadata:
 
 def _read_csv(path: Path) -> Any:
     """Read all columns as texts, so that 007 is not converted to 7."""
-    arrow, csv = (library(name, "explore", "metadata") for name in ("pyarrow", "pyarrow.csv"))
+    arrow, csv = _library("pyarrow"), _library("pyarrow.csv")
     lines = csv.ParseOptions(newlines_in_values=True)
     with csv.open_csv(path, parse_options=lines) as file:
         names = file.schema.names
@@ -148,6 +152,11 @@ def _read_csv(path: Path) -> Any:
 
 
 def _read_parquet(path: Path) -> Any:
-    parquet, types = (library(name, "explore", "metadata") for name in ("pyarrow.parquet", "pyarrow.types"))
-    file = parquet.ParquetFile(path)
-    return file.read([field.name for field in file.schema_arrow if not types.is_nested(field.type)])
+    file = _library("pyarrow.parquet").ParquetFile(path)
+    return file.read(_plain_columns(file.schema_arrow))
+
+
+def _plain_columns(schema: Any) -> list[str]:
+    """Columns that are not lists or structures."""
+    types = _library("pyarrow.types")
+    return [field.name for field in schema if not types.is_nested(field.type)]

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 
+from closure_kmeans.explorer.rendering import whole_number
 from closure_kmeans.retrieval.evaluation import Box
 
 MOST_LETTERS = 200
+
+
+class Page(NamedTuple):
+    """Page of a long list."""
+
+    number: int
+    n_pages: int
+    items: slice  # of the list
 
 
 class Params:
@@ -32,11 +42,16 @@ class Params:
 
     def integer(self, name: str, default: int, *, least: int, most: int) -> int:
         """Integer within limits."""
-        text = self._given.get(name) or str(default)
-        plain = text.isascii() and text.isdigit() and len(text) < 19
-        if not (plain and least <= int(text) <= most):
+        number = whole_number(self._given.get(name) or str(default))
+        if number is None or not least <= number <= most:
             raise HTTPException(400, f"{name} must be a whole number from {least} to {most}")
-        return int(text)
+        return number
+
+    def page(self, n_items: int, per_page: int) -> Page:
+        """Page of a list of ``n_items``, by default the first."""
+        n_pages = max(1, -(-n_items // per_page))
+        number = self.integer("page", 1, least=1, most=n_pages)
+        return Page(number, n_pages, slice((number - 1) * per_page, number * per_page))
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
         """One of some words, by default the first."""

@@ -29,18 +29,29 @@ N_RESULTS, N_VERIFIED = 24, 200
 UNKNOWN_SIZE = 400, 300
 
 
-class Upload(NamedTuple):
-    """An uploaded photo."""
+class Photo(NamedTuple):
+    """Image to search by: an image of the index, or an upload."""
 
-    key: str
-    name: str  # name given by the client
+    name: str  # in the index, or given by the client
     path: Path
+    image: int | None = None  # number in the index
+    key: str = ""  # of an upload
+
+    @property
+    def parameter(self) -> tuple[str, str | int]:
+        """Address parameter that names the photo, and its value."""
+        return ("upload", self.key) if self.image is None else ("image", self.image)
+
+    @property
+    def picture(self) -> str:
+        """Address of the picture."""
+        return f"/uploads/{self.key}/picture" if self.image is None else f"/index/{self.image}/picture"
 
 
 class Question(NamedTuple):
-    """A query: an image of the index or an upload, optionally a box on it."""
+    """A query: a photo, optionally a box on it."""
 
-    source: int | Upload
+    photo: Photo
     box: Box | None = None
     rerank: bool = True
 
@@ -79,41 +90,40 @@ class Searches:
         self.index = index
         self.index_path = index_path
         self._folder = folder
-        self._uploads: OrderedDict[str, Upload] = OrderedDict()
+        self._uploads: OrderedDict[str, Photo] = OrderedDict()
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
         """Compile or load everything that the first query needs."""
         with suppress(ValueError):  # the image may have no features
-            self.match(Question(0), 0)
-            self.answer(Question(0))
+            self.match(Question(self.photo(0)), 0)
+            self.answer(Question(self.photo(0)))
 
-    # -- photos that were sent -----------------------------------------------------------------------------------------
+    # -- photos --------------------------------------------------------------------------------------------------------
 
-    def new_upload(self, name: str) -> Upload:
+    def photo(self, image: int) -> Photo:
+        """Image of the index."""
+        return Photo(self.index.names[image], self.index.path_of(image), image)
+
+    def new_upload(self, name: str) -> Photo:
         """Create a path for an upload, which is registered by ``keep``."""
         key = secrets.token_urlsafe(12)
-        return Upload(key, Path(name).name or "photo", self._folder / key)
+        return Photo(Path(name).name or "photo", self._folder / key, key=key)
 
-    def keep(self, upload: Upload) -> tuple[int, int]:
-        """Register a written upload and return its size; raises ``ImageError`` and deletes a file that is no image."""
-        from closure_kmeans.features.images import MAX_PIXELS, ImageError, at_most, decode
+    def keep(self, upload: Photo) -> None:
+        """Register a written upload; raises ``ImageError`` for a file that is no image."""
+        from closure_kmeans.features.images import MAX_PIXELS, at_most, decode
 
         max_side = self.index.extraction.max_side
-        try:
-            with BUDGET.decoding(upload.path, max_side):
-                _, size = decode(upload.path, "the photo", at_most(max_side), MAX_PIXELS)
-        except ImageError:
-            upload.path.unlink(missing_ok=True)
-            raise
+        with BUDGET.decoding(upload.path, max_side):
+            decode(upload.path, "the photo", at_most(max_side), MAX_PIXELS)
         with self._lock:
             self._uploads[upload.key] = upload
             while len(self._uploads) > MOST_UPLOADS:
                 _, oldest = self._uploads.popitem(last=False)
                 oldest.path.unlink(missing_ok=True)
-        return size
 
-    def upload(self, key: str) -> Upload | None:
+    def upload(self, key: str) -> Photo | None:
         """Upload of a key, if it still exists."""
         with self._lock:
             if key in self._uploads:
@@ -122,16 +132,6 @@ class Searches:
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
-    def path_of(self, question: Question) -> Path:
-        """Path of the image of a question."""
-        source = question.source
-        return source.path if isinstance(source, Upload) else self.index.path_of(source)
-
-    def name_of(self, question: Question) -> str:
-        """Name of the image of a question."""
-        source = question.source
-        return source.name if isinstance(source, Upload) else self.index.names[source]
-
     def answer(self, question: Question) -> Answer:
         """Search; raises a ``ValueError`` if the question has no features."""
         began = time.perf_counter()
@@ -139,31 +139,24 @@ class Searches:
         asked = time.perf_counter()
         n_verified = N_VERIFIED if question.rerank else 0
         results = self.index.search(query, n_results=N_RESULTS, n_rerank=n_verified, n_threads=1)
-        return Answer(
-            results,
-            len(query.places.words),
-            1000 * (asked - began) if isinstance(question.source, Upload) else None,
-            1000 * (time.perf_counter() - asked),
-        )
+        feature_ms = 1000 * (asked - began) if question.photo.image is None else None
+        return Answer(results, len(query.places.words), feature_ms, 1000 * (time.perf_counter() - asked))
 
     def match(self, question: Question, image: int) -> Match:
         """Match a question's image with an image of the index."""
         here, there = self._query(question).places, self.index.places_of(image)
         pairs = align(here, there).pairs
         lines = np.hstack([here.keypoints[pairs[:, 0], :2], there.keypoints[pairs[:, 1], :2]])
-        return Match(
-            (
-                picture_size(self.path_of(question), here.keypoints),
-                picture_size(self.index.path_of(image), there.keypoints),
-            ),
-            [tuple(line) for line in lines.tolist()],
-            (len(here.words), len(there.words)),
+        sizes = (
+            picture_size(question.photo.path, here.keypoints),
+            picture_size(self.index.path_of(image), there.keypoints),
         )
+        return Match(sizes, [tuple(line) for line in lines.tolist()], (len(here.words), len(there.words)))
 
     def command(self, question: Question) -> str:
         """Shell command for the same query."""
-        source = question.source
-        path = source.name if isinstance(source, Upload) else str(self.index.path_of(source))
+        photo = question.photo
+        path = photo.name if photo.image is None else str(photo.path)
         words = ["closure-kmeans", "retrieval", "query", self.index_path, path]
         if question.box is not None:
             words += ["--box", ",".join(f"{corner:g}" for corner in question.box)]
@@ -171,11 +164,11 @@ class Searches:
         return shlex.join(words)
 
     def _query(self, question: Question) -> Query:
-        source = question.source
-        if isinstance(source, Upload):
-            with BUDGET.decoding(source.path, self.index.extraction.max_side):
-                return self.index.read_query(source.path, box=question.box)
-        return self.index.query_of(source, box=question.box)
+        photo = question.photo
+        if photo.image is not None:
+            return self.index.query_of(photo.image, box=question.box)
+        with BUDGET.decoding(photo.path, self.index.extraction.max_side):
+            return self.index.read_query(photo.path, box=question.box)
 
 
 def picture_size(path: Path, keypoints: NDArray[np.float32] | None = None) -> tuple[int, int]:

@@ -17,7 +17,6 @@ import uvicorn
 
 from closure_kmeans.explorer.guard import LOOPBACK
 
-HERE = "127.0.0.1"
 # Default port, if it is free.
 USUAL_PORT = 8643
 # Wildcard addresses, under which the machine is reachable by any of its names.
@@ -86,7 +85,7 @@ def _return_freed_memory() -> None:
 @contextmanager
 def running(app: Any) -> Iterator[str]:
     """Serve on the loopback interface inside the block; yields the address without a trailing slash."""
-    with bind(HERE, None) as listening:
+    with bind("127.0.0.1", None) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()

@@ -7,7 +7,7 @@ const height = Number(area.dataset.height);
 const LEAST = 0.02; // of the picture: less is a click
 let corner = null;
 
-function place(event) {
+function position(event) {
   const bounds = area.getBoundingClientRect();
   const inside = (value, most) => Math.min(Math.max(value, 0), most);
   return [
@@ -22,14 +22,14 @@ function boxTo([x, y]) {
 }
 
 area.addEventListener("pointerdown", (event) => {
-  corner = place(event);
+  corner = position(event);
   area.setPointerCapture(event.pointerId);
   event.preventDefault();
 });
 
 area.addEventListener("pointermove", (event) => {
   if (corner === null) return;
-  const [left, top, right, bottom] = boxTo(place(event));
+  const [left, top, right, bottom] = boxTo(position(event));
   rect.removeAttribute("hidden");
   for (const [name, value] of Object.entries({ x: left, y: top, width: right - left, height: bottom - top })) {
     rect.setAttribute(name, value);
@@ -38,7 +38,7 @@ area.addEventListener("pointermove", (event) => {
 
 area.addEventListener("pointerup", (event) => {
   if (corner === null) return;
-  const [left, top, right, bottom] = boxTo(place(event));
+  const [left, top, right, bottom] = boxTo(position(event));
   corner = null;
   if (right - left < LEAST * width || bottom - top < LEAST * height) return;
   field.value = [left, top, right, bottom].join(",");

@@ -5,8 +5,8 @@ const brush = canvas.getContext("2d");
 const MANY = 15000; // discs in sight from which on they are written as pixels
 const CLASSES = 8;
 const STEP = 60; // pixels that an arrow key moves
-let x, y, sizes, classes, radii, order;
-let view = { scale: 1, left: 0, top: 0 }; // a place p is drawn at p * scale + left, top
+let x, y, sizes, classes, radii, bySize;
+let view = { scale: 1, left: 0, top: 0 }; // a position p is drawn at p * scale + left, top
 let colors = [];
 let waiting = false;
 
@@ -18,7 +18,7 @@ async function start() {
   const largest = sizes.reduce((a, b) => Math.max(a, b), 1);
   const scale = 0.035 * Math.min(1, Math.sqrt(60 / n)) + 0.0006;
   radii = sizes.map((size) => scale * Math.sqrt(size / largest));
-  order = Uint32Array.from({ length: n }, (_, i) => i).sort((a, b) => sizes[b] - sizes[a]); // small ones on top
+  bySize = Uint32Array.from({ length: n }, (_, i) => i).sort((a, b) => sizes[b] - sizes[a]); // small ones on top
   readColors();
   fit();
 }
@@ -50,9 +50,9 @@ function redraw() {
 }
 
 function inSight() {
-  const seen = new Uint32Array(order.length);
+  const seen = new Uint32Array(bySize.length);
   let n = 0;
-  for (const i of order) {
+  for (const i of bySize) {
     const r = radii[i] * view.scale, px = x[i] * view.scale + view.left, py = y[i] * view.scale + view.top;
     if (px > -r && px < canvas.width + r && py > -r && py < canvas.height + r) seen[n++] = i;
   }
@@ -110,7 +110,7 @@ function at(event) {
   return [(event.clientX - bounds.left) * devicePixelRatio, (event.clientY - bounds.top) * devicePixelRatio];
 }
 
-// The cluster nearest to a place, if its disc or a few pixels around it reach there.
+// The cluster nearest to a position, if its disc or a few pixels around it reach there.
 function find(px, py, reach = 8 * devicePixelRatio) {
   let best = -1, least = Infinity;
   for (let i = 0; i < x.length; i++) {
@@ -138,7 +138,7 @@ async function show(cluster) {
   pointed.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
   pointed.href = `/clusters/${cluster}`;
   pointed.hidden = false;
-  const beside = (place) => place / devicePixelRatio + 16;
+  const beside = (position) => position / devicePixelRatio + 16;
   const left = Math.min(beside(x[cluster] * view.scale + view.left), canvas.clientWidth - pointed.offsetWidth - 8);
   const top = Math.min(beside(y[cluster] * view.scale + view.top), canvas.clientHeight - pointed.offsetHeight - 8);
   pointed.style.left = `${Math.max(left, 8)}px`; // set by a script, which the policy allows
@@ -156,7 +156,7 @@ canvas.addEventListener("pointermove", (event) => {
   if (!x) return;
   const before = pointers.get(event.pointerId), now = at(event);
   if (!before) return void show(find(...now));
-  const others = [...pointers].filter(([id]) => id !== event.pointerId).map(([, place]) => place);
+  const others = [...pointers].filter(([id]) => id !== event.pointerId).map(([, position]) => position);
   if (others.length > 0) {
     const [ox, oy] = others[0];
     zoom(Math.hypot(now[0] - ox, now[1] - oy) / Math.max(Math.hypot(before[0] - ox, before[1] - oy), 1), ox, oy);
