@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from benchmarks import ROOT, data
-from benchmarks.machine import PeakMemory, describe_machine, describe_versions, thread_environment
+from benchmarks.machine import PeakMemory, describe_machine, describe_versions, thread_environment, touch_memory
 from benchmarks.results import Row
 from benchmarks.rivals.methods import METHODS, Method, Outcome, Shape, Task
 from benchmarks.score import labelled_distances, rows_to_score, score_centers
@@ -140,15 +139,6 @@ def warm_up(method: Method, rows: NDArray[Any], job: Job) -> float:
         small = dataclasses.replace(job, n_clusters=max(1, min(job.n_clusters, n_clusters)), iterations=2)
         method.run(as_task(small, few))
     return time.perf_counter() - began
-
-
-def touch_memory(n_bytes: int) -> None:
-    """Use some memory and give it back, at most a quarter of what is free.
-
-    A virtual machine gets its memory as it is first used, up to a millisecond for a megabyte, which is no method's
-    doing. Hardly a method takes more than four times its rows as float32.
-    """
-    np.ones(min(n_bytes, psutil.virtual_memory().available // 4), np.uint8)
 
 
 def estimated_seconds(method: Method, outcome: Outcome, iterations: int) -> float | None:

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from benchmarks import ROOT
@@ -39,14 +40,14 @@ def cpu_model() -> str:
     return f"{fields['model name']} (family {fields.get('cpu family')}, model {fields.get('model')})"
 
 
-def describe_versions() -> dict[str, str]:
+def describe_versions(checkout: Path = ROOT) -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    git = ("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*")
+    git = ("git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*")
     described = subprocess.run(git, capture_output=True, text=True, check=False)
     if described.returncode == 0:
         versions["commit"] = described.stdout.strip()
@@ -57,6 +58,15 @@ def thread_environment(threads: int) -> dict[str, str]:
     """The environment of a process whose libraries use so many threads each."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
     return os.environ | dict.fromkeys(names, str(threads))
+
+
+def touch_memory(n_bytes: int) -> None:
+    """Use some memory and give it back, at most a quarter of what is free.
+
+    A virtual machine gets its memory as it is first used, up to a millisecond for a megabyte, which is no method's
+    doing. Hardly a method takes more than four times its rows as float32.
+    """
+    np.ones(min(n_bytes, psutil.virtual_memory().available // 4), np.uint8)
 
 
 class PeakMemory:

@@ -9,10 +9,10 @@ import pytest
 import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import closures
+from inputs import AWKWARD, draw_k, rows
+from models import bits, closures
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
-from test_algorithm import AWKWARD, bits, draw_k, rows
 
 from closure_kmeans import PAPER, ClosureKMeans, parallel, validation
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans, approximate

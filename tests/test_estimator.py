@@ -38,7 +38,7 @@ from closure_kmeans.stores.memory import arrange_points
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
         "the start and the trees are drawn over rows, so repeated rows are other rows; "
-        "equality from a given start is tested in test_algorithm"
+        "equality from a given start is tested in test_closure"
     ),
 }
 

@@ -134,3 +134,36 @@ def test_the_quota_of_a_container_counts(quota, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2), raising=False)
     assert count_threads(None) == 2
     parallel._count_cpus.cache_clear()
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_an_error_in_a_block_is_raised_where_the_call_was_made(n_threads):
+    def work(first, last):
+        if first == 4:
+            raise ZeroDivisionError
+        return first, last
+
+    with Threads(n_threads) as threads:
+        assert threads.for_each_block(work, 4, 3) == [(0, 3), (3, 4)]
+        assert threads.for_each_block(work, 0) == []
+        with pytest.raises(ZeroDivisionError):
+            threads.for_each_block(work, 100, 1)
+        assert threads.for_each_block(work, 2, 1) == [(0, 1), (1, 2)]
+
+
+def test_of_several_errors_the_first_block_s_is_raised_and_no_other_block_is_begun():
+    begun = []
+    failed = threading.Event()
+
+    def work(first, last):
+        begun.append(first)
+        if first == 1:
+            failed.set()
+            raise KeyError
+        if first == 0:
+            failed.wait()
+            raise ZeroDivisionError
+
+    with Threads(2) as threads, pytest.raises(ZeroDivisionError):
+        threads.for_each_block(work, 100, 1)
+    assert sorted(begun) == [0, 1]

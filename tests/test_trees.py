@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import reference
@@ -7,7 +9,15 @@ from hypothesis import strategies as st
 from closure_kmeans.kernels.trees import LANCZOS_STEPS
 from closure_kmeans.parallel import Threads
 from closure_kmeans.stores.memory import arrange_points
-from closure_kmeans.trees import N_DRAWS, NODE_SAMPLE, grow_partition
+from closure_kmeans.trees import (
+    N_DRAWS,
+    NODE_SAMPLE,
+    RandomPartition,
+    check_partition,
+    cut_evenly,
+    grow_partition,
+    unite_leaves,
+)
 
 AWKWARD = {
     "random": lambda rng, n: rng.normal(size=(n, 3)),
@@ -82,3 +92,14 @@ def test_points_are_the_rows_in_the_order_of_the_tree(dtype, n_axes):
     np.testing.assert_allclose(points.offset, X.mean(axis=0, dtype=np.float64), atol=0.5)
     assert points.coordinates.shape == (200, 2 if n_axes == 2 else 5)
     np.testing.assert_array_equal(starts, np.arange(0, 201, 10))
+
+
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=30), seed=st.integers(0, 99), n_groups=st.integers(1, 30))
+def test_unite_leaves(sizes, seed, n_groups):
+    starts, order = np.append(0, np.cumsum(sizes)), np.random.default_rng(seed).permutation(len(sizes))
+    groups = RandomPartition(order, cut_evenly(len(sizes), min(n_groups, len(sizes))))
+    united = unite_leaves(starts, groups)
+    check_partition(united)
+    for (low, high), (first, last) in zip(pairwise(groups.starts), pairwise(united.starts), strict=True):
+        expected = [np.arange(starts[leaf], starts[leaf + 1]) for leaf in order[low:high]]
+        np.testing.assert_array_equal(united.members[first:last], np.concatenate(expected))

@@ -1,0 +1,1 @@
+"""One revision of this repository against another: speed, distortion and memory."""
