@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from closure_kmeans.cache import kernel, part
-from closure_kmeans.kernels.simd import Array, prefetch
+from closure_kmeans.kernels.simd import Array, prefetch, widen
 
 if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters
@@ -30,18 +30,6 @@ CACHE_LINE = 64
 
 
 # -- loading ---------------------------------------------------------------------------------------------------------
-
-
-@part
-def widen(value: Any) -> Any:
-    """Convert a stored value to a number. float16 is stored as its bits: Numba has no float16."""
-    if isinstance(value, np.uint16):
-        magnitude = (np.uint32(value) & np.uint32(0x7FFF)) << np.uint32(13)
-        sign = (np.uint32(value) & np.uint32(0x8000)) << np.uint32(16)
-        # The exponent biases differ by 112. Multiplying by 2^112 corrects this for subnormal numbers, too.
-        return np.uint32(magnitude | sign).view(np.float32) * np.float32(2.0**112)
-    else:
-        return value
 
 
 @part

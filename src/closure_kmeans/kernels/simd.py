@@ -8,7 +8,7 @@ array is checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -32,37 +32,43 @@ VECTOR_BYTES = 64 if "+avx512f" in FEATURES else 32 if "+avx" in FEATURES else 1
 TILE_ROWS = 12
 
 
-def emitted(emit: Callable[..., Any]) -> Callable[[Function], Function]:
-    """Let ``emit(code, *arguments)`` write the instructions of a function in compiled code.
-
-    Arrays arrive as structures with ``data`` and ``shape``, integers as intp.
-    """
+def typed_by(typed: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Let ``typed(context, *types)`` say the signature of a function in compiled code, and what emits it."""
 
     def decorate(definition: Function) -> Function:
-        def typed(_context: Any, *kinds: Any) -> Any:
-            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                values = [
-                    context.make_array(kind)(context, builder, value)
-                    if isinstance(kind, types.Array)
-                    else context.cast(builder, value, kind, types.intp)
-                    for kind, value in zip(kinds, arguments, strict=True)
-                ]
-                emit(Emitter(context, builder, kinds[0]), *values)
-                return context.get_dummy_value()
-
-            return types.void(*kinds), generate
-
-        named = signature(definition)
-        context = Parameter("context", Parameter.POSITIONAL_ONLY)
-        cast(Any, typed).__signature__ = named.replace(parameters=[context, *named.parameters.values()])
-        typed.__name__ = definition.__name__
         if config.DISABLE_JIT:
             return definition
+        parameters = signature(definition).parameters.values()
+        context = Parameter("context", Parameter.POSITIONAL_ONLY)
+        cast(Any, typed).__signature__ = Signature([context, *parameters])
+        typed.__name__ = definition.__name__
         operation = intrinsic(typed)
         operation.__wrapped__ = definition
         return cast(Function, operation)
 
     return decorate
+
+
+def emitted(emit: Callable[..., None]) -> Callable[[Function], Function]:
+    """Let ``emit(code, *arguments)`` write the instructions of a function in compiled code, which returns nothing.
+
+    Arrays arrive as structures with ``data`` and ``shape``, integers as intp.
+    """
+
+    def typed(_context: Any, *kinds: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            values = [
+                context.make_array(kind)(context, builder, value)
+                if isinstance(kind, types.Array)
+                else context.cast(builder, value, kind, types.intp)
+                for kind, value in zip(kinds, arguments, strict=True)
+            ]
+            emit(Emitter(context, builder, kinds[0]), *values)
+            return context.get_dummy_value()
+
+        return types.void(*kinds), generate
+
+    return typed_by(typed)
 
 
 class Emitter:
@@ -167,6 +173,33 @@ class Vectors:
 
 
 # -- operations ------------------------------------------------------------------------------------------------------
+
+
+def type_widen(_context: Any, value: Any) -> Any:
+    """Emit the shifts for float16, nothing for other numbers."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if value != types.uint16:
+            return arguments[0]
+        word = ir.IntType(32)
+        bits = builder.zext(arguments[0], word)
+        magnitude = builder.shl(builder.and_(bits, word(0x7FFF)), word(13))
+        sign = builder.shl(builder.and_(bits, word(0x8000)), word(16))
+        scaled = builder.bitcast(builder.or_(magnitude, sign), ir.FloatType())
+        return builder.fmul(scaled, ir.FloatType()(2.0**112))
+
+    return (types.float32 if value == types.uint16 else value)(value), generate
+
+
+@typed_by(type_widen)
+def widen(value: Any) -> Any:
+    """Convert a stored value to a number. float16 is stored as its bits: Numba has no float16."""
+    if not isinstance(value, np.uint16):
+        return value
+    magnitude = (np.uint32(value) & np.uint32(0x7FFF)) << np.uint32(13)
+    sign = (np.uint32(value) & np.uint32(0x8000)) << np.uint32(16)
+    # The exponent biases differ by 112. Multiplying by 2^112 corrects this for subnormal numbers, too.
+    return np.uint32(magnitude | sign).view(np.float32) * np.float32(2.0**112)
 
 
 def emit_prefetch(code: Emitter, rows: Any, row: Any, byte: Any) -> None:
