@@ -16,7 +16,8 @@ from threadpoolctl import threadpool_info
 
 import closure_kmeans
 from closure_kmeans.cache import ADVICE, folders, holds_kernels, is_writable
-from closure_kmeans.cli.common import example, report, with_json, with_quiet
+from closure_kmeans.cli import options
+from closure_kmeans.cli.common import report
 from closure_kmeans.parallel import count_threads
 from closure_kmeans.validation import DTYPES, physical_memory
 from closure_kmeans.warmup import compile_kernels
@@ -27,13 +28,10 @@ DEVELOPMENT = ("bench", "dev", "docs", "test")
 SIMD = ("sse4.2", "avx", "avx2", "fma", "avx512f", "avx512vl", "avx512vnni", "neon", "sve")
 
 
-@click.command(epilog=example("closure-kmeans doctor"))
-@with_json
+@click.command(epilog=options.example("closure-kmeans doctor"))
+@options.json
 def doctor(as_json: bool) -> None:
-    """Report on machine and installation.
-
-    The exit code is 1 if something is amiss.
-    """
+    """The exit code is 1 if something is amiss."""
     places = folders()
     writable = [folder for folder in places if is_writable(folder)]
     compiled = [folder for folder in places if holds_kernels(folder)]
@@ -105,7 +103,7 @@ def _gigabytes(n_bytes: float) -> str:
     return f"{n_bytes / 1e9:.1f} GB"
 
 
-@click.command(epilog=example("closure-kmeans warmup --dtype uint8 --dtype float32"))
+@click.command(epilog=options.example("closure-kmeans warmup --dtype uint8 --dtype float32"))
 @click.option(
     "--dtype",
     "dtypes",
@@ -114,12 +112,11 @@ def _gigabytes(n_bytes: float) -> str:
     show_default="all of them",
     help="Only for rows of this type; may be given several times.",
 )
-@with_quiet
+@options.quiet
 def warmup(dtypes: tuple[str, ...], quiet: bool) -> None:
-    """Compile the kernels before first use.
+    """They are compiled when they are first used, and cached. Images and tests had better have them before.
 
-    They are compiled when they are first used, and cached. Images and tests had better have them before. The exit code
-    is 1 if they could not be kept.
+    The exit code is 1 if they could not be kept.
     """
     for dtype in dtypes or [np.dtype(dtype).name for dtype in DTYPES]:
         began = perf_counter()
