@@ -12,14 +12,7 @@ from tqdm import tqdm
 from closure_kmeans import ClosureKMeans
 from closure_kmeans.cli import options
 from closure_kmeans.datasets import load_sift
-from closure_kmeans.demo import (
-    LLOYD_ITERATIONS,
-    draw_runs,
-    format_table,
-    prepare_kernels,
-    run_closures,
-    run_lloyd,
-)
+from closure_kmeans.demo import LLOYD_ITERATIONS, draw_runs, format_table, prepare_kernels, run_closures, run_lloyd
 
 
 @click.command(epilog=options.example("closure-kmeans demo --n-clusters 2000 --output curves.png"))

@@ -26,6 +26,7 @@ from closure_kmeans.warmup import compile_kernels
 DEVELOPMENT = ("bench", "dev", "docs", "test")
 # Instructions that the kernels gain from.
 SIMD = ("sse4.2", "avx", "avx2", "fma", "avx512f", "avx512vl", "avx512vnni", "neon", "sve")
+DTYPE_NAMES = [np.dtype(dtype).name for dtype in DTYPES]
 
 
 @click.command(epilog=options.example("closure-kmeans doctor"))
@@ -35,14 +36,15 @@ def doctor(as_json: bool) -> None:
     places = folders()
     writable = [folder for folder in places if is_writable(folder)]
     compiled = [folder for folder in places if holds_kernels(folder)]
+    requirements = _requirements()
     features = llvm.get_host_cpu_features()
     report(
         {
             "closure-kmeans": closure_kmeans.__version__,
             "Python": platform.python_version(),
             "system": platform.platform(),
-            "libraries": {name: _version(name) for name, extra in _requirements() if extra is None},
-            "optional libraries": {name: _version(name) for name, extra in _requirements() if extra is not None},
+            "libraries": {name: _version(name) for name, extra in requirements if extra is None},
+            "optional libraries": {name: _version(name) for name, extra in requirements if extra is not None},
             "processor": llvm.get_host_cpu_name(),
             "SIMD": [name for name in SIMD if features.get(name)],
             "threads": count_threads(None),
@@ -108,7 +110,8 @@ def _gigabytes(n_bytes: float) -> str:
     "--dtype",
     "dtypes",
     multiple=True,
-    type=click.Choice([np.dtype(dtype).name for dtype in DTYPES]),
+    type=click.Choice(DTYPE_NAMES),
+    default=DTYPE_NAMES,
     show_default="all of them",
     help="Only for rows of this type; may be given several times.",
 )
@@ -118,7 +121,7 @@ def warmup(dtypes: tuple[str, ...], quiet: bool) -> None:
 
     The exit code is 1 if they could not be kept.
     """
-    for dtype in dtypes or [np.dtype(dtype).name for dtype in DTYPES]:
+    for dtype in dtypes:
         began = perf_counter()
         compile_kernels(np.dtype(dtype))
         if not quiet:
