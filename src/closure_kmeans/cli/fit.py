@@ -125,21 +125,19 @@ def fit(
     """
     checkpoint = settings["checkpoint"]
     keep_apart([vectors, settings["init"], checkpoint and str(checkpoint_file(checkpoint))], [output, labels])
+    if labels == options.STANDARD and as_json:
+        raise click.UsageError("--json and --labels - cannot both write to standard output")
     if client is None:
         _check_checkpoint(checkpoint, resume)
         if storage is not None or n_partitions is not None:
             raise click.UsageError("--storage and --n-partitions need --client: the address of a scheduler, or local")
         if "://" in vectors:
             raise click.UsageError(f"vectors at a URL need --client, got '{vectors}'")
-    else:
-        _check_distributed(context, storage, resume)
-    if labels == options.STANDARD and as_json:
-        raise click.UsageError("--json and --labels - cannot both write to standard output")
-    if client is None:
         rows: Any = read_vectors(vectors, name)
         (n_rows, width), dtype = rows.shape, rows.dtype
         model = ClosureKMeans(**_parameters(**settings))
     else:
+        _check_distributed(context, storage, resume)
         rows = vectors
         for option in ON_ONE_MACHINE:
             del settings[option]
