@@ -18,7 +18,7 @@ from numba import config
 
 from closure_kmeans import PAPER, ClosureKMeans, Iteration, __version__, cli, load, metrics
 from closure_kmeans.cache import kernel
-from closure_kmeans.cli.common import duration
+from closure_kmeans.cli.options import duration
 from closure_kmeans.cli.progress import Progress, clock, seconds_left
 from closure_kmeans.compiler import LOGGER, WATCH, say
 from closure_kmeans.datasets import load_sift
@@ -77,7 +77,7 @@ def test_bad_options(run, arguments, message, tmp_path, monkeypatch):
 
 def test_the_picture_must_have_a_place(run, monkeypatch):
     """Found out before anything is computed."""
-    monkeypatch.setattr("closure_kmeans.cli.common.os.access", lambda *_: False)
+    monkeypatch.setattr("closure_kmeans.cli.options.os.access", lambda *_: False)
     result = run("demo", "--output", "demo.png")
     assert result.exit_code == 2
     assert "the folder '.' cannot be written to" in result.output
@@ -92,6 +92,27 @@ def test_help_and_version(run):
 def test_the_package_is_imported_without_scikit_learn():
     code = "import sys, closure_kmeans; assert 'sklearn' not in sys.modules and 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "commands"),
+    [(["--help"], []), (["--version"], []), (["nothing"], []), (["info", "--help"], ["info"])],
+)
+def test_a_command_is_imported_when_it_is_used(arguments, commands):
+    code = """if True:
+        import json
+        import sys
+        from closure_kmeans.__main__ import run
+        try:
+            run()
+        except SystemExit:
+            print(json.dumps(list(sys.modules)))
+    """
+    said = subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True).stdout
+    modules = set(json.loads(said.splitlines()[-1]))
+    assert [name for name in cli.main.commands if f"closure_kmeans.cli.{name}" in modules] == commands
+    if not commands:
+        assert modules.isdisjoint({"dask", "numba", "numpy", "scipy", "sklearn"})
 
 
 def test_what_the_package_exports():

@@ -13,8 +13,9 @@ from PIL import Image
 from retrieval_data import rewritten, write_ground_truth
 
 from closure_kmeans import cli
+from closure_kmeans.cli.photos import collect_photos
 from closure_kmeans.features import load_image
-from closure_kmeans.retrieval import METHODS, ImageIndex, experiment, learn_vocabulary, stages
+from closure_kmeans.retrieval import ImageIndex, experiment, learn_vocabulary, stages
 from closure_kmeans.retrieval.experiment import Scoring
 from closure_kmeans.tensors import write_tensors
 
@@ -93,10 +94,6 @@ def test_hierarchical_and_soft_indexes(run, photos, tmp_path):
         assert {result["image"] // 4 for result in results[:3]} == {1}
     hard = json.loads(run("query", tmp_path / "photos.index", photos / "image005.png", "--json", "--n-nearest", "1"))
     assert hard[0]["score"] < 0.99
-
-
-def test_the_methods_are_those_of_the_library():
-    assert set(cli.photos.METHODS) == set(METHODS)
 
 
 def test_add_and_remove(run, made, photos, tmp_path):
@@ -420,9 +417,9 @@ def test_a_ground_truth_that_cannot_be_is_refused_before(run, photos, tmp_path, 
 def test_what_changes_an_index_while_photos_are_added_stays(run, made, photos, tmp_path, monkeypatch):
     def collect_slowly(*arguments, **settings):
         run("remove", made, "image000.png")
-        return cli.photos.collect_photos(*arguments, **settings)
+        return collect_photos(*arguments, **settings)
 
-    monkeypatch.setattr(cli.retrieval, "collect_photos", collect_slowly)
+    monkeypatch.setattr("closure_kmeans.cli.retrieval.collect_photos", collect_slowly)
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "new.png").write_bytes((photos / "image002.png").read_bytes())
     run("add", made, tmp_path / "more")

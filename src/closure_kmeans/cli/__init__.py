@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import errno
+from functools import cached_property
+from importlib import import_module
+from inspect import cleandoc
 from typing import Any
 
 import click
 
 from closure_kmeans import __version__
-from closure_kmeans.cli import demo, doctor, explore, export, fit, info, predict, retrieval
-from closure_kmeans.cli.common import INTERRUPTED, Interrupted, example
+from closure_kmeans.cli.options import InOrder, example
 
+# The commands: the module, and the first line of the help, which the docstring in the module continues.
+COMMANDS = {
+    "fit": ("fit", "Cluster the rows of VECTORS."),
+    "predict": ("predict", "Find the centre nearest to each row."),
+    "evaluate": ("predict", "Tell how well MODEL fits VECTORS."),
+    "info": ("info", "Tell what is in a file."),
+    "export": ("export", "Write MODEL for other tools."),
+    "retrieval": ("retrieval", "Find images by an image."),
+    "explore": ("explore", "Look at clusters, a fit and an index, in a browser."),
+    "report": ("explore", "Write the clusters into one HTML file, to send to somebody."),
+    "demo": ("demo", "Compare with exact Lloyd on real data."),
+    "doctor": ("doctor", "Report on machine and installation."),
+    "warmup": ("doctor", "Compile the kernels before first use."),
+}
 # Options of version 0.1, and what to write instead.
 RENAMED_OPTIONS = {
     "--accuracy": "--target-accuracy",
@@ -26,9 +42,34 @@ RENAMED_OPTIONS = {
 }
 # Commands of version 0.1, and what to write instead, in a clone of the repository.
 REMOVED_COMMANDS = {"bench": "python -m benchmarks.rivals", "paper": "python -m benchmarks.paper"}
+# The exit code that shells have for an interrupt.
+INTERRUPTED = 130
 
 
-class Commands(click.Group):
+class Interrupted(KeyboardInterrupt):
+    """An interrupt with a message that says how to go on."""
+
+
+class LazyCommand(click.Command):
+    """A command whose module is imported when it is used."""
+
+    def __init__(self, name: str, module: str, summary: str) -> None:
+        super().__init__(name, help=summary)
+        self._module = module
+
+    @cached_property
+    def _command(self) -> click.Command:
+        module = import_module(f"closure_kmeans.cli.{self._module}")
+        command: click.Command = getattr(module, str(self.name))
+        command.help = f"{self.help}\n\n{cleandoc(command.help or '')}"
+        return command
+
+    def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
+        """Parse the arguments of the command itself."""
+        return self._command.make_context(*arguments, **settings)
+
+
+class Main(InOrder):
     """Commands whose errors are one line, without a traceback."""
 
     def invoke(self, context: click.Context) -> Any:
@@ -63,14 +104,10 @@ class Commands(click.Group):
             )
         return super().resolve_command(context, arguments)
 
-    def list_commands(self, context: click.Context) -> list[str]:
-        """The commands in the order in which they were added."""
-        return list(self.commands)
-
 
 @click.group(
-    cls=Commands,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    cls=Main,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog=example(
         "closure-kmeans fit vectors.u8bin -k 10000 -o words.safetensors",
         "closure-kmeans predict words.safetensors new.u8bin -o labels.npy",
@@ -81,17 +118,5 @@ def main() -> None:
     """K-means for very many clusters, by cluster closures."""
 
 
-for _command in (
-    fit.fit,
-    predict.predict,
-    predict.evaluate,
-    info.info,
-    export.export,
-    retrieval.retrieval,
-    explore.explore,
-    explore.report,
-    demo.demo,
-    doctor.doctor,
-    doctor.warmup,
-):
-    main.add_command(_command)
+for _name, (_module, _summary) in COMMANDS.items():
+    main.add_command(LazyCommand(_name, _module, _summary))

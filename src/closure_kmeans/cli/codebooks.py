@@ -3,113 +3,93 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any
 
 import click
 from tqdm import tqdm
 
-from closure_kmeans.cli.common import EXISTING_FOLDER, Manner, example, numbers, some_of, together, with_manner
+from closure_kmeans.cli import options
 from closure_kmeans.cli.photos import (
-    METHODS,
     Collecting,
-    Features,
     collect_photos,
     with_collecting,
-    with_features,
+    with_extraction,
     with_nearest,
-    with_sift,
+    with_root,
 )
-
-if TYPE_CHECKING:
-    from closure_kmeans.retrieval.experiment import Plan, Row
-
-
-class Compared(NamedTuple):
-    """What is compared."""
-
-    words: list[int]
-    methods: list[str]
-    norms: list[str]
-    seeds: list[int]
-    levels: list[int]
-    nearest: int
-    subsets: list[int] | None
-    rerank: bool
-    sift: bool
-
-    @property
-    def plan(self) -> Plan:
-        """The same, for the library."""
-        from closure_kmeans.retrieval.experiment import Plan
-
-        images = self.subsets or (None,)
-        codebooks = self.words, self.methods, self.norms, self.seeds, self.levels, self.nearest
-        return Plan(*codebooks, images, self.rerank, not self.sift)
+from closure_kmeans.retrieval import METHODS, Extraction, read_oxford
+from closure_kmeans.retrieval.collection import image_names
+from closure_kmeans.retrieval.experiment import Plan, Row, check_plan, compare
 
 
-with_compared = together(
-    "compared",
-    Compared,
-    click.option(
-        "--n-words",
-        "words",
-        type=numbers,
-        metavar="N,N,...",
-        default="10000,100000",
-        show_default=True,
-        help="Sizes of codebooks.",
-    ),
-    click.option(
-        "--methods",
-        type=some_of(METHODS),
-        metavar="A,B,...",
-        default="closure",
-        show_default=True,
-        help="Methods to compare.",
-    ),
-    click.option(
-        "--norms",
-        type=some_of(("l1", "l2")),
-        metavar="A,B,...",
-        default="l1",
-        show_default=True,
-        help="Norms to compare.",
-    ),
-    click.option(
-        "--seeds", type=numbers, metavar="N,N,...", default="0", show_default=True, help="Seeds to repeat it with."
-    ),
-    click.option(
-        "--levels", type=numbers, metavar="N,N,...", default="1", show_default=True, help="Scoring levels of hkm."
-    ),
+def some_of(allowed: Collection[str], *names: str, **settings: Any) -> Callable[[Any], Any]:
+    """An option of some of several words, separated by commas."""
+
+    def choose(text: str) -> list[str]:
+        for one in text.split(","):
+            if one not in allowed:
+                raise click.BadParameter(f"'{one}' must be one of {', '.join(allowed)}")
+        return text.split(",")
+
+    return click.option(*names, type=choose, metavar="A,B,...", **settings)
+
+
+def numbers(*names: str, **settings: Any) -> Callable[[Any], Any]:
+    """An option of whole numbers, separated by commas."""
+
+    def read(text: str) -> list[int]:
+        try:
+            return [int(part) for part in text.split(",")]
+        except ValueError:
+            raise click.BadParameter(f"'{text}' must be whole numbers separated by commas") from None
+
+    return click.option(*names, type=read, metavar="N,N,...", **settings)
+
+
+with_plan = options.together(
+    "plan",
+    Plan,
+    numbers("--n-words", "words", default="10000,100000", help="Sizes of codebooks."),
+    some_of(METHODS, "--methods", default="closure", help="Methods to compare."),
+    some_of(("l1", "l2"), "--norms", default="l1", help="Norms to compare."),
+    numbers("--seeds", default="0", help="Seeds to repeat it with."),
+    numbers("--levels", default="1", help="Scoring levels of hkm."),
     with_nearest,
-    click.option("--subsets", type=numbers, metavar="N,N,...", show_default="all images", help="Numbers of images."),
+    numbers(
+        "--subsets",
+        "images",
+        callback=lambda _context, _option, sizes: sizes or (None,),
+        show_default="all images",
+        help="Numbers of images.",
+    ),
     click.option("--rerank", is_flag=True, help="Also with the best 200 verified."),
-    with_sift,
+    with_root,
 )
 
 
 @click.command(
-    epilog=example(
+    epilog=options.example(
         "closure-kmeans retrieval evaluate ukbench IMAGES/ --n-words 10000,100000 --methods closure,hkm,akm",
         "closure-kmeans retrieval evaluate oxford IMAGES/ GROUND_TRUTH/ --n-words 1000000 --rerank --json",
     )
 )
 @click.argument("protocol", type=click.Choice(["ukbench", "oxford"]))
-@click.argument("images", type=EXISTING_FOLDER)
-@click.argument("ground_truth", type=EXISTING_FOLDER, required=False)
-@with_compared
-@with_features
+@click.argument("photos", metavar="IMAGES", type=options.EXISTING_FOLDER)
+@click.argument("ground_truth", type=options.EXISTING_FOLDER, required=False)
+@with_plan
+@with_extraction
 @with_collecting
-@with_manner
+@options.manner
 def evaluate(
     protocol: str,
-    images: Path,
+    photos: Path,
     ground_truth: Path | None,
-    compared: Compared,
-    features: Features,
+    plan: Plan,
+    extraction: Extraction,
     collecting: Collecting,
-    manner: Manner,
+    manner: options.Manner,
 ) -> None:
     """Score codebooks on IMAGES, all else the same.
 
@@ -117,24 +97,20 @@ def evaluate(
     them among the first four. oxford: the queries are those of GROUND_TRUTH, and the score is the mean average
     precision.
     """
-    from closure_kmeans.retrieval import read_oxford
-    from closure_kmeans.retrieval.collection import image_names
-    from closure_kmeans.retrieval.experiment import check_plan, compare
-
     if (protocol == "oxford") != (ground_truth is not None):
         raise click.UsageError("oxford needs the folder GROUND_TRUTH, and ukbench takes none")
     queries = None if ground_truth is None else read_oxford(ground_truth)
     if protocol == "ukbench" and collecting.skip:
         raise click.UsageError("--skip would break the groups of four of ukbench")
-    if compared.levels != [1] and "hkm" not in compared.methods:
+    if plan.levels != [1] and "hkm" not in plan.methods:
         raise click.UsageError("--levels is of hkm, which is not among --methods")
-    names = image_names(images)
-    check_plan(compared.plan, names, queries)  # before the long work
+    names = image_names(photos)
+    check_plan(plan, names, queries)  # before the long work
     with collecting.saying_what_is_kept():
-        collection, key = collect_photos(images, names, features.extraction, collecting, manner)
+        collection, key = collect_photos(photos, names, extraction, collecting, manner)
         rows = compare(
             collection,
-            compared.plan,
+            plan,
             queries,
             folder=collecting.work,
             key=key,

@@ -16,7 +16,8 @@ from threadpoolctl import threadpool_info
 
 import closure_kmeans
 from closure_kmeans.cache import ADVICE, folders, holds_kernels, is_writable
-from closure_kmeans.cli.common import example, report, with_json, with_quiet
+from closure_kmeans.cli import options
+from closure_kmeans.cli.common import report
 from closure_kmeans.parallel import count_threads
 from closure_kmeans.validation import DTYPES, physical_memory
 from closure_kmeans.warmup import compile_kernels
@@ -25,26 +26,25 @@ from closure_kmeans.warmup import compile_kernels
 DEVELOPMENT = ("bench", "dev", "docs", "test")
 # Instructions that the kernels gain from.
 SIMD = ("sse4.2", "avx", "avx2", "fma", "avx512f", "avx512vl", "avx512vnni", "neon", "sve")
+DTYPE_NAMES = [np.dtype(dtype).name for dtype in DTYPES]
 
 
-@click.command(epilog=example("closure-kmeans doctor"))
-@with_json
+@click.command(epilog=options.example("closure-kmeans doctor"))
+@options.json
 def doctor(as_json: bool) -> None:
-    """Report on machine and installation.
-
-    The exit code is 1 if something is amiss.
-    """
+    """The exit code is 1 if something is amiss."""
     places = folders()
     writable = [folder for folder in places if is_writable(folder)]
     compiled = [folder for folder in places if holds_kernels(folder)]
+    requirements = _requirements()
     features = llvm.get_host_cpu_features()
     report(
         {
             "closure-kmeans": closure_kmeans.__version__,
             "Python": platform.python_version(),
             "system": platform.platform(),
-            "libraries": {name: _version(name) for name, extra in _requirements() if extra is None},
-            "optional libraries": {name: _version(name) for name, extra in _requirements() if extra is not None},
+            "libraries": {name: _version(name) for name, extra in requirements if extra is None},
+            "optional libraries": {name: _version(name) for name, extra in requirements if extra is not None},
             "processor": llvm.get_host_cpu_name(),
             "SIMD": [name for name in SIMD if features.get(name)],
             "threads": count_threads(None),
@@ -105,23 +105,23 @@ def _gigabytes(n_bytes: float) -> str:
     return f"{n_bytes / 1e9:.1f} GB"
 
 
-@click.command(epilog=example("closure-kmeans warmup --dtype uint8 --dtype float32"))
+@click.command(epilog=options.example("closure-kmeans warmup --dtype uint8 --dtype float32"))
 @click.option(
     "--dtype",
     "dtypes",
     multiple=True,
-    type=click.Choice([np.dtype(dtype).name for dtype in DTYPES]),
+    type=click.Choice(DTYPE_NAMES),
+    default=DTYPE_NAMES,
     show_default="all of them",
     help="Only for rows of this type; may be given several times.",
 )
-@with_quiet
+@options.quiet
 def warmup(dtypes: tuple[str, ...], quiet: bool) -> None:
-    """Compile the kernels before first use.
+    """They are compiled when they are first used, and cached. Images and tests had better have them before.
 
-    They are compiled when they are first used, and cached. Images and tests had better have them before. The exit code
-    is 1 if they could not be kept.
+    The exit code is 1 if they could not be kept.
     """
-    for dtype in dtypes or [np.dtype(dtype).name for dtype in DTYPES]:
+    for dtype in dtypes:
         began = perf_counter()
         compile_kernels(np.dtype(dtype))
         if not quiet:

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
 import closure_kmeans
-from closure_kmeans.cli.common import (
-    EXISTING,
-    EXISTING_FILE,
-    FileOrFolder,
-    assign,
-    example,
-    output_option,
-    read_vectors,
-    together,
-    with_quiet,
-    with_threads,
-)
+from closure_kmeans.base import BaseKMeans
+from closure_kmeans.cli import options
+from closure_kmeans.cli.common import assign, read_vectors
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.demo import prepare_kernels
+from closure_kmeans.explorer.catalog import Catalog
+from closure_kmeans.explorer.fit import fit_of_checkpoint, fit_of_model
+from closure_kmeans.explorer.metadata import FORMATS, Metadata
+from closure_kmeans.explorer.pictures import open_pictures
+from closure_kmeans.explorer.queries import Searches
 from closure_kmeans.files import library
+from closure_kmeans.retrieval import ImageIndex
 from closure_kmeans.vectors import FileFormatError, Vectors
-
-if TYPE_CHECKING:
-    from closure_kmeans.base import BaseKMeans
-    from closure_kmeans.explorer.catalog import Catalog
-    from closure_kmeans.explorer.metadata import Metadata
-    from closure_kmeans.explorer.queries import Searches
 
 # Clusters of the embedded data.
 N_CLUSTERS = 500
@@ -51,37 +43,35 @@ class Items(NamedTuple):
     name: str | None
 
 
-with_items = together(
+with_items = options.together(
     "items",
     Items,
-    click.argument("model", required=False, type=EXISTING_FILE),
-    click.option("--vectors", type=EXISTING, help="The vectors that were clustered."),
-    click.option("--labels", type=EXISTING_FILE, help="An .npy file with the cluster of each vector."),
+    click.argument("model", required=False, type=options.EXISTING_FILE),
+    click.option("--vectors", type=options.EXISTING, help="The vectors that were clustered."),
+    click.option("--labels", type=options.EXISTING_FILE, help="An .npy file with the cluster of each vector."),
     click.option(
-        "--images",
-        type=EXISTING,
-        help="A folder with an image for each vector, or an .npy array of them.",
+        "--images", type=options.EXISTING, help="A folder with an image for each vector, or an .npy array of them."
     ),
-    click.option("--metadata", type=EXISTING_FILE, help="A CSV or Parquet file with a row for each vector."),
+    click.option("--metadata", type=options.EXISTING_FILE, help="A CSV or Parquet file with a row for each vector."),
     click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file, that holds the vectors."),
 )
 
 
 @click.command(
-    epilog=example(
+    epilog=options.example(
         "closure-kmeans explore",
         "closure-kmeans explore words.safetensors --vectors vectors.npy --images PHOTOS/",
         "closure-kmeans explore --index photos.index --checkpoint ck/",
     )
 )
 @with_items
-@with_threads
-@with_quiet
-@click.option("--index", "index_file", type=EXISTING_FILE, help="An index to search, of retrieval index.")
-@click.option("--checkpoint", type=FileOrFolder(), help="The checkpoint of a fit to watch; it need not exist yet.")
+@options.threads
+@options.quiet
+@click.option("--index", "index_file", type=options.EXISTING_FILE, help="An index to search, of retrieval index.")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Another address to answer at. A token is then asked for."
+    "--checkpoint", type=options.FileOrFolder(), help="The checkpoint of a fit to watch; it need not exist yet."
 )
+@click.option("--host", default="127.0.0.1", help="Another address to answer at. A token is then asked for.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), show_default="8643, or a free one", help="The port to answer at."
 )
@@ -96,14 +86,12 @@ def explore(
     port: int | None,
     no_browser: bool,
 ) -> None:
-    """Look at clusters, a fit and an index, in a browser.
+    """MODEL is what fit has written. Without anything, the embedded data is clustered and shown.
 
-    MODEL is what fit has written. Without anything, the embedded data is clustered and shown. The page is on this
-    machine only.
+    The page is on this machine only.
     """
     _check_call(items)
     from closure_kmeans.explorer.app import make_app
-    from closure_kmeans.explorer.fit import fit_of_checkpoint, fit_of_model
     from closure_kmeans.explorer.server import access, address, bind, serve
 
     catalog = None
@@ -114,33 +102,29 @@ def explore(
     allowed = access(host, listening.getsockname()[0])
     with listening, tempfile.TemporaryDirectory(prefix="closure-kmeans-") as folder:
         searches = None if index_file is None else _open_index(index_file, Path(folder))
-        app = make_app(
-            catalog, searches, lambda: shown if checkpoint is None else fit_of_checkpoint(checkpoint), **allowed
-        )
+        fit = (lambda: shown) if checkpoint is None else partial(fit_of_checkpoint, checkpoint)
+        app = make_app(catalog, searches, fit, **allowed)
         url = address(listening, allowed["token"])
         click.echo(f"{url}  (Ctrl-C ends it)")
         parts = [part for part in (catalog, searches) if part is not None]
-        serve(
-            app,
-            listening,
-            open_browser=None if no_browser else url,
-            prepare=lambda: [part.prepare() for part in parts],
-        )
+        open_browser = None if no_browser else url
+        serve(app, listening, open_browser=open_browser, prepare=lambda: [part.prepare() for part in parts])
 
 
 @click.command(
-    epilog=example("closure-kmeans report words.safetensors --vectors vectors.npy --images PHOTOS/ -o clusters.html")
+    epilog=options.example(
+        "closure-kmeans report words.safetensors --vectors vectors.npy --images PHOTOS/ -o clusters.html"
+    )
 )
 @with_items
-@with_threads
-@with_quiet
-@output_option("-o", "--output", suffixes=(".html",), required=True, help="Where to write the report.")
-@click.option("--clusters", type=click.IntRange(1), default=100, show_default=True, help="How many clusters to show.")
+@options.threads
+@options.quiet
+@options.output("-o", "--output", suffixes=(".html",), required=True, help="Where to write the report.")
+@click.option("--clusters", type=click.IntRange(1), default=100, help="How many clusters to show.")
 @click.option(
     "--sort",
     type=click.Choice(["size", "spread", "share", "neighbor", "number"]),
     default="size",
-    show_default=True,
     help="Which clusters come first.",
 )
 @click.option("--smallest", is_flag=True, help="Begin with the smallest.")
@@ -148,7 +132,6 @@ def explore(
     "--show",
     type=click.Choice(["random", "nearest", "farthest"]),
     default="random",
-    show_default=True,
     help="Which items to show of a cluster.",
 )
 def report(
@@ -161,10 +144,7 @@ def report(
     smallest: bool,
     show: str,
 ) -> None:
-    """Write the clusters into one HTML file, to send to somebody.
-
-    It holds everything that it shows, and loads nothing. Without MODEL it is about the embedded data.
-    """
+    """It holds everything that it shows, and loads nothing. Without MODEL it is about the embedded data."""
     _check_call(items)
     from closure_kmeans.explorer.report import write_report
 
@@ -188,9 +168,6 @@ def _check_call(items: Items) -> None:
 
 def _open_catalog(items: Items, n_threads: int | None, quiet: bool) -> Catalog:
     """The clusters of a model and what is known of its items; or those of the embedded data."""
-    from closure_kmeans.explorer.catalog import Catalog
-    from closure_kmeans.explorer.pictures import open_pictures
-
     rows: NDArray[Any] | Vectors | None
     if items.model is None:
         fitted, rows = _fit_embedded(n_threads, quiet)
@@ -204,7 +181,7 @@ def _open_catalog(items: Items, n_threads: int | None, quiet: bool) -> Catalog:
     squares = None
     if rows is not None:
         labels, squares = assign(fitted, rows, labels=labels, quiet=quiet)
-    about = None if items.model is None else _open_metadata(items.metadata, items.vectors)
+    about = _open_metadata(items.metadata, items.vectors)
     pictures = None
     if items.images is not None:
         pictures = open_pictures(items.images, None if about is None else about.column(IMAGE_COLUMN))
@@ -235,26 +212,19 @@ def _labels_of(fitted: BaseKMeans, path: str | None, n_rows: int | None) -> NDAr
 
 def _open_metadata(path: str | None, vectors: str | None) -> Metadata | None:
     """What is known of the items: a file that is named, or one beside the vectors; or in the file of the vectors."""
-    from closure_kmeans.explorer.metadata import FORMATS, Metadata
-
     if path is not None:
         return Metadata.open(path)
     if vectors is None:
         return None
     beside = [Path(vectors).with_suffix(ending) for ending in FORMATS]
     found = next((file for file in beside if file.is_file()), None)
-    if found is None:
-        return None
-    if found == Path(vectors) and not Metadata.has_columns(found):
+    if found is None or (found == Path(vectors) and not Metadata.has_columns(found)):
         return None
     return Metadata.open(found)
 
 
 def _open_index(path: str, uploads: Path) -> Searches:
     library("cv2", "explore", "an index")
-    from closure_kmeans.explorer.queries import Searches
-    from closure_kmeans.retrieval import ImageIndex
-
     index = ImageIndex.load(path)
     if len(index) == 0:
         raise FileFormatError(f"'{path}' must hold images, but is empty")

@@ -6,57 +6,37 @@ import click
 
 import closure_kmeans
 from closure_kmeans import export as write
+from closure_kmeans.cli import options
 from closure_kmeans.cli.common import (
     DISTANCE,
-    EXISTING,
-    EXISTING_OR_STANDARD,
     LABEL,
     START,
     assign,
     check_outputs,
-    example,
     keep_apart,
-    output_option,
     read_vectors,
-    with_quiet,
-    with_threads,
     write_array,
 )
 from closure_kmeans.vectors import save_vectors
 
 
 @click.command(
-    epilog=example(
+    epilog=options.example(
         "closure-kmeans export words.safetensors --centers words.fbin --faiss words.faiss",
         "closure-kmeans export words.safetensors --vectors vectors.u8bin --members members.npz",
     )
 )
-@click.argument("model", type=EXISTING)
-@output_option(
-    "--centers",
-    suffixes=(
-        ".npy",
-        ".fbin",
-        ".fvecs",
-    ),
-    help="The centres.",
-)
-@output_option(
-    "--faiss",
-    suffixes=(
-        ".faiss",
-        ".index",
-    ),
-    help="A FAISS index whose lists are the clusters.",
-)
-@click.option("--vectors", type=EXISTING_OR_STANDARD, help="Vectors that the files below are about.")
-@click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file.")
-@output_option("--labels", suffixes=(".npy",), help="The cluster of each row.")
-@output_option("--distances", suffixes=(".npy",), help="The squared distance of each row to its centre.")
-@output_option("--members", suffixes=(".npz",), help="The rows of each cluster: arrays rows and starts.")
-@output_option("--table", suffixes=(".parquet",), help="A table that viewers of embeddings open.")
-@with_threads
-@with_quiet
+@click.argument("model", type=options.EXISTING)
+@options.output("--centers", suffixes=(".npy", ".fbin", ".fvecs"), help="The centres.")
+@options.output("--faiss", suffixes=(".faiss", ".index"), help="A FAISS index whose lists are the clusters.")
+@click.option("--vectors", type=options.EXISTING_OR_STANDARD, help="Vectors that the files below are about.")
+@options.name
+@options.output("--labels", suffixes=(".npy",), help="The cluster of each row.")
+@options.output("--distances", suffixes=(".npy",), help="The squared distance of each row to its centre.")
+@options.output("--members", suffixes=(".npz",), help="The rows of each cluster: arrays rows and starts.")
+@options.output("--table", suffixes=(".parquet",), help="A table that viewers of embeddings open.")
+@options.threads
+@options.quiet
 def export(
     model: str,
     centers: str | None,
@@ -70,12 +50,9 @@ def export(
     n_threads: int | None,
     quiet: bool,
 ) -> None:
-    """Write MODEL for other tools.
-
-    The centres and the index need the model alone; the other files are about its clusters of some vectors.
-    """
-    targets = [target for target in (centers, faiss, labels, distances, members, table) if target is not None]
+    """The centres and the index need the model alone; the other files are about its clusters of some vectors."""
     about_rows = [target for target in (labels, distances, members, table) if target is not None]
+    targets = [target for target in (centers, faiss) if target is not None] + about_rows
     if not targets:
         raise click.UsageError(
             "nothing to write: give one of --centers, --faiss, --labels, --distances, --members, --table"

@@ -10,21 +10,21 @@ import numpy as np
 
 import closure_kmeans
 from closure_kmeans.checkpoint import checkpoint_file, describe_checkpoint
-from closure_kmeans.cli.common import EXISTING, example, report, with_json
+from closure_kmeans.cli import options
+from closure_kmeans.cli.common import report
 from closure_kmeans.files import reading
 from closure_kmeans.tensors import read_any_facts
 from closure_kmeans.vectors import open_vectors
 
 
-@click.command(epilog=example("closure-kmeans info words.safetensors", "closure-kmeans info vectors.hdf5 --name train"))
-@click.argument("path", type=EXISTING)
-@click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file.")
-@with_json
+@click.command(
+    epilog=options.example("closure-kmeans info words.safetensors", "closure-kmeans info vectors.hdf5 --name train")
+)
+@click.argument("path", type=options.EXISTING)
+@options.name
+@options.json
 def info(path: str, name: str | None, as_json: bool) -> None:
-    """Tell what is in a file.
-
-    PATH is a model, a checkpoint, an index of images, or vectors.
-    """
+    """PATH is a model, a checkpoint, an index of images, or vectors."""
     if Path(path).suffix == ".index":
         facts = _about_index(path)
     elif Path(path).suffix == ".safetensors":

@@ -5,30 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
-from closure_kmeans.cli.common import FileOrFolder, Interrupted, Manner, long_work, together
-
-if TYPE_CHECKING:
-    from closure_kmeans.retrieval import Collection, Extraction
-
-METHODS = ("closure", "paper", "hkm", "akm", "rakm", "lloyd", "canopy")
-
-
-class Features(NamedTuple):
-    """Which features photos have."""
-
-    detector: str
-    max_side: int
-
-    @property
-    def extraction(self) -> Extraction:
-        """The same, for the library."""
-        from closure_kmeans.retrieval import Extraction
-
-        return Extraction(*self)
+from closure_kmeans.cli import Interrupted, options
+from closure_kmeans.cli.common import long_work
+from closure_kmeans.retrieval import Collection, Extraction
+from closure_kmeans.retrieval.stages import resume_features
 
 
 class Collecting(NamedTuple):
@@ -49,26 +33,26 @@ class Collecting(NamedTuple):
             raise Interrupted(f"what is finished is in '{self.work}': the same command goes on") from None
 
 
-with_sift = click.option("--sift", is_flag=True, help="Compare plain SIFT and not RootSIFT.")
-with_nearest = click.option(
-    "--n-nearest", "nearest", type=click.IntRange(1), default=1, show_default=True, help="Words of a region that count."
+with_root = click.option(
+    "--sift",
+    "root",
+    is_flag=True,
+    callback=lambda _context, _option, sift: not sift,
+    help="Compare plain SIFT and not RootSIFT.",
 )
-with_features = together(
-    "features",
-    Features,
-    click.option(
-        "--detector", type=click.Choice(["dog", "mser"]), default="dog", show_default=True, help="Kind of regions."
-    ),
-    click.option(
-        "--max-side", type=click.IntRange(16), default=1024, show_default=True, help="Shrink larger images to this."
-    ),
+with_nearest = click.option("--n-nearest", type=click.IntRange(1), default=1, help="Words of a region that count.")
+with_extraction = options.together(
+    "extraction",
+    Extraction,
+    click.option("--detector", type=click.Choice(["dog", "mser"]), default="dog", help="Kind of regions."),
+    click.option("--max-side", type=click.IntRange(16), default=1024, help="Shrink larger images to this."),
 )
-with_collecting = together(
+with_collecting = options.together(
     "collecting",
     Collecting,
     click.option(
         "--work",
-        type=FileOrFolder(file_okay=False, path_type=Path),
+        type=options.FileOrFolder(file_okay=False, path_type=Path),
         help="Folder to keep finished work in; what is there is not done again.",
     ),
     click.option("--skip", is_flag=True, help="Leave out images that cannot be read, and say which."),
@@ -80,7 +64,7 @@ def collect_photos(
     names: list[str],
     extraction: Extraction,
     collecting: Collecting,
-    manner: Manner,
+    manner: options.Manner,
     *,
     may_be_none: bool = False,
 ) -> tuple[Collection, str]:
@@ -88,8 +72,6 @@ def collect_photos(
 
     At least one of them must be an image that can be read, unless ``may_be_none``.
     """
-    from closure_kmeans.retrieval.stages import resume_features
-
     collection, key = resume_features(
         collecting.work,
         photos,

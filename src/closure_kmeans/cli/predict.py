@@ -9,42 +9,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 import closure_kmeans
+from closure_kmeans.cli import options
 from closure_kmeans.cli.common import (
     DISTANCE,
-    EXISTING,
     LABEL,
-    STANDARD,
     Share,
     assign,
     check_outputs,
-    example,
     keep_apart,
-    output_option,
     read_vectors,
     report,
     size_summary,
-    with_json,
-    with_quiet,
-    with_threads,
-    with_vectors,
+    underscored,
     write_array,
 )
 from closure_kmeans.metrics import normalized_mutual_information
+from closure_kmeans.nearest import SAMPLE_ROWS
 from closure_kmeans.vectors import FileFormatError
-
-# Rows that are compared with all centres.
-SAMPLE_ROWS = 2000
 
 
 @click.command(
-    epilog=example(
+    epilog=options.example(
         "closure-kmeans predict words.safetensors new.u8bin -o labels.npy",
         "closure-kmeans predict words.safetensors - -o - < new.npy > labels.npy",
     )
 )
-@click.argument("model", type=EXISTING)
-@with_vectors
-@output_option(
+@click.argument("model", type=options.EXISTING)
+@click.argument("vectors", type=options.EXISTING_OR_STANDARD)
+@options.name
+@options.output(
     "-o",
     "--output",
     suffixes=(".npy",),
@@ -52,10 +45,10 @@ SAMPLE_ROWS = 2000
     required=True,
     help="Where to write the cluster of each row; - writes an .npy file to standard output.",
 )
-@output_option("--distances", suffixes=(".npy",), help="Where to write the squared distances to the centres.")
+@options.output("--distances", suffixes=(".npy",), help="Where to write the squared distances to the centres.")
 @click.option("--exact", is_flag=True, help="Compare with all centres, however many there are.")
-@with_threads
-@with_quiet
+@options.threads
+@options.quiet
 def predict(
     model: str,
     vectors: str,
@@ -66,10 +59,7 @@ def predict(
     n_threads: int | None,
     quiet: bool,
 ) -> None:
-    """Find the centre nearest to each row.
-
-    The centres are those of MODEL, the rows those of VECTORS.
-    """
+    """The centres are those of MODEL, the rows those of VECTORS."""
     keep_apart([model, vectors], [output, distances])
     fitted = closure_kmeans.load(model).set_params(n_threads=n_threads)
     rows = read_vectors(vectors, name)
@@ -78,24 +68,24 @@ def predict(
     write_array(output, labels)
     if distances is not None:
         write_array(distances, squares)
-    if not quiet and output != STANDARD:
+    if not quiet and output != options.STANDARD:
         click.echo(f"written: {output}" + (f", {distances}" if distances is not None else ""))
 
 
-@click.command(epilog=example("closure-kmeans evaluate words.safetensors vectors.u8bin"))
-@click.argument("model", type=EXISTING)
-@with_vectors
-@click.option("--truth", type=EXISTING, help="An .npy file of true classes, for the mutual information.")
-@with_threads
-@with_json
-@with_quiet
+@click.command(epilog=options.example("closure-kmeans evaluate words.safetensors vectors.u8bin"))
+@click.argument("model", type=options.EXISTING)
+@click.argument("vectors", type=options.EXISTING_OR_STANDARD)
+@options.name
+@click.option("--truth", type=options.EXISTING, help="An .npy file of true classes, for the mutual information.")
+@options.threads
+@options.json
+@options.quiet
 def evaluate(
     model: str, vectors: str, name: str | None, truth: str | None, n_threads: int | None, as_json: bool, quiet: bool
 ) -> None:
-    """Tell how well MODEL fits VECTORS.
+    """The distortion is the mean squared distance to the centre.
 
-    The distortion is the mean squared distance to the centre; the accuracy is the share of a sample of 2,000 rows that
-    predict gives their nearest centre.
+    The accuracy is the share of a sample of 2,000 rows that predict gives their nearest centre.
     """
     fitted = closure_kmeans.load(model).set_params(n_threads=n_threads)
     rows = read_vectors(vectors, name)
@@ -112,7 +102,7 @@ def evaluate(
     }
     if classes is not None:
         facts["mutual information"] = normalized_mutual_information(classes, labels)
-    report({name.replace(" ", "_"): value for name, value in facts.items()} if as_json else facts, as_json=as_json)
+    report(underscored(facts) if as_json else facts, as_json=as_json)
 
 
 def _read_classes(path: str, n_rows: int) -> NDArray[Any]:

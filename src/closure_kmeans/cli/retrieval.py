@@ -4,48 +4,40 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
+from closure_kmeans.cli import options
 from closure_kmeans.cli.codebooks import evaluate
-from closure_kmeans.cli.common import (
-    EXISTING_FILE,
-    EXISTING_FOLDER,
-    FileOrFolder,
-    Manner,
-    example,
-    keep_apart,
-    output_option,
-    report,
-    together,
-    with_json,
-    with_manner,
-    with_quiet,
-    with_seed,
-    with_threads,
-)
+from closure_kmeans.cli.common import keep_apart, report, underscored
 from closure_kmeans.cli.photos import (
-    METHODS,
     Collecting,
-    Features,
     collect_photos,
     with_collecting,
-    with_features,
+    with_extraction,
     with_nearest,
-    with_sift,
+    with_root,
 )
-from closure_kmeans.files import library
-
-if TYPE_CHECKING:
-    from closure_kmeans.retrieval import Collection, ImageIndex, Result
-    from closure_kmeans.retrieval.evaluation import Box
+from closure_kmeans.retrieval import (
+    METHODS,
+    Collection,
+    Extraction,
+    ImageIndex,
+    Result,
+    Verification,
+    Vocabulary,
+    tree_shape,
+)
+from closure_kmeans.retrieval.collection import image_names
+from closure_kmeans.retrieval.evaluation import Box
+from closure_kmeans.retrieval.experiment import N_RERANK
+from closure_kmeans.retrieval.stages import resume_learning
 
 INDEX = (".index", ".safetensors")
 PICTURES = (".jpg", ".png")
 
-
-with_index = click.argument("index_file", metavar="INDEX", type=EXISTING_FILE)
+with_index = click.argument("index_file", metavar="INDEX", type=options.EXISTING_FILE)
 
 
 def corners(text: str) -> Box:
@@ -59,82 +51,51 @@ def corners(text: str) -> Box:
     return left, top, right, bottom
 
 
-class InOrder(click.Group):
-    """Commands in the order in which a user meets them."""
-
-    def list_commands(self, context: click.Context) -> list[str]:
-        """Their names."""
-        return list(self.commands)
-
-
 @click.group(
-    cls=InOrder,
-    epilog=example(
+    cls=options.InOrder,
+    epilog=options.example(
         "closure-kmeans retrieval index PHOTOS/ --n-words 100000 -o photos.index",
         "closure-kmeans retrieval query photos.index some.jpg --rerank",
     ),
 )
 def retrieval() -> None:
-    """Find images by an image.
+    """Make an index of a folder of photos by index, search it by query, change it by add and remove.
 
-    index makes an index of a folder of photos, query searches it, add and remove change it, and evaluate scores
-    codebooks by the protocols of UKBench and Oxford Buildings.
+    evaluate scores codebooks by the protocols of UKBench and Oxford Buildings.
     """
 
 
-class Learning(NamedTuple):
-    """How the words are learned."""
-
-    words: int
-    method: str
-    sample: int | None
-    sift: bool
-    random_state: int
-
-
-with_learning = together(
-    "learning",
-    Learning,
-    click.option(
-        "--n-words", "words", type=click.IntRange(2), default=100_000, show_default=True, help="Number of words."
-    ),
-    click.option(
-        "--method", type=click.Choice(METHODS), default="closure", show_default=True, help="How words are learned."
-    ),
-    click.option("--sample", type=click.IntRange(1), show_default="all", help="Descriptors to learn the words from."),
-    with_sift,
-    with_seed,
-)
-
-
-@retrieval.command(epilog=example("closure-kmeans retrieval index PHOTOS/ --n-words 100000 -o photos.index"))
-@click.argument("photos", type=EXISTING_FOLDER)
-@output_option("-o", "--output", suffixes=INDEX, required=True, help="Where to write the index.")
-@with_learning
-@click.option("--levels", type=click.IntRange(1), default=1, show_default=True, help="Scoring levels of hkm.")
+@retrieval.command(epilog=options.example("closure-kmeans retrieval index PHOTOS/ --n-words 100000 -o photos.index"))
+@click.argument("photos", type=options.EXISTING_FOLDER)
+@options.output("-o", "--output", suffixes=INDEX, required=True, help="Where to write the index.")
+@click.option("--n-words", "words", type=click.IntRange(2), default=100_000, help="Number of words.")
+@click.option("--method", type=click.Choice(list(METHODS)), default="closure", help="How words are learned.")
+@click.option("--sample", type=click.IntRange(1), show_default="all", help="Descriptors to learn the words from.")
+@with_root
+@options.seed
+@click.option("--levels", type=click.IntRange(1), default=1, help="Scoring levels of hkm.")
 @with_nearest
-@with_features
+@with_extraction
 @with_collecting
-@with_manner
+@options.manner
 def index(
     photos: Path,
     output: str,
-    learning: Learning,
+    words: int,
+    method: str,
+    sample: int | None,
+    root: bool,
+    random_state: int,
     levels: int,
-    nearest: int,
-    features: Features,
+    n_nearest: int,
+    extraction: Extraction,
     collecting: Collecting,
-    manner: Manner,
+    manner: options.Manner,
 ) -> None:
     """Make an index of the images in PHOTOS.
 
     The words are learned from the images themselves.
     """
-    from closure_kmeans.retrieval import ImageIndex, Vocabulary, tree_shape
-    from closure_kmeans.retrieval.collection import image_names
-    from closure_kmeans.retrieval.stages import resume_learning
-
-    words, method, sample, sift, random_state = learning
     depth = tree_shape(words)[1]
     if levels > 1 and method != "hkm":
         raise click.UsageError(f"--levels is of --method hkm, got {levels} with '{method}'")
@@ -142,24 +103,24 @@ def index(
         raise click.UsageError(
             f"--levels must be at most {depth}, the depth of a tree of {words:,} words, got {levels}"
         )
-    if nearest > words:
-        raise click.UsageError(f"--n-nearest must be at most --n-words, {words:,}, got {nearest:,}")
+    if n_nearest > words:
+        raise click.UsageError(f"--n-nearest must be at most --n-words, {words:,}, got {n_nearest:,}")
     with collecting.saying_what_is_kept():
-        collection, key = collect_photos(photos, image_names(photos), features.extraction, collecting, manner)
+        collection, key = collect_photos(photos, image_names(photos), extraction, collecting, manner)
         learned = resume_learning(
             collecting.work,
             key,
             collection.descriptors,
             words,
             method=method,
-            root=not sift,
+            root=root,
             random_state=random_state,
             sample=sample,
             n_threads=manner.n_threads,
             verbose=manner.shows_progress,
         )
-        vocabulary = Vocabulary(learned.vocabulary.model, root=not sift, levels=levels, n_nearest=nearest)
-        made = ImageIndex(vocabulary, features.extraction)
+        vocabulary = Vocabulary(learned.vocabulary.model, root=root, levels=levels, n_nearest=n_nearest)
+        made = ImageIndex(vocabulary, extraction)
         made.add(collection, verbose=manner.shows_progress)
         made.save(output)
     _summarise(made, _added(collection), output, manner)
@@ -183,58 +144,46 @@ class Reranking(NamedTuple):
             raise click.UsageError(f"--dof is of --verifier matches, got {self.dof} with opencv, which always takes 4")
 
 
-with_reranking = together(
+with_reranking = options.together(
     "reranking",
     Reranking,
     click.option("--rerank", is_flag=True, help="Verify the best 200 by where their words are."),
     click.option("--verify", type=click.IntRange(1), show_default="200", help="How many --rerank verifies."),
     click.option(
-        "--dof",
-        type=click.IntRange(3, 4),
-        show_default="4",
-        help="3: pictures that are not turned; 4: with rotation.",
+        "--dof", type=click.IntRange(3, 4), show_default="4", help="3: pictures that are not turned; 4: with rotation."
     ),
-    click.option(
-        "--verifier",
-        type=click.Choice(["matches", "opencv"]),
-        show_default="matches",
-        help="Who verifies.",
-    ),
+    click.option("--verifier", type=click.Choice(["matches", "opencv"]), show_default="matches", help="Who verifies."),
 )
 
 
 @retrieval.command(
-    epilog=example(
+    epilog=options.example(
         "closure-kmeans retrieval query photos.index some.jpg",
         "closure-kmeans retrieval query photos.index some.jpg --box 10,20,200,300 --rerank --montage out.png",
     )
 )
 @with_index
-@click.argument("image", type=FileOrFolder(exists=True, dir_okay=False, path_type=Path))
+@click.argument("image", type=options.FileOrFolder(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--box", type=corners, metavar="x1,y1,x2,y2", help="Search for what is inside the box, in pixels of the image."
 )
-@click.option("--n-results", "results", type=click.IntRange(1), default=10, show_default=True, help="Images to list.")
-@click.option("--norm", type=click.Choice(["l1", "l2"]), default="l1", show_default=True, help="Norm of the vectors.")
+@click.option("--n-results", "results", type=click.IntRange(1), default=10, help="Images to list.")
+@click.option("--norm", type=click.Choice(["l1", "l2"]), default="l1", help="Norm of the vectors.")
 @click.option(
-    "--n-nearest",
-    "nearest",
-    type=click.IntRange(1),
-    show_default="as in the index",
-    help="Words of a region that count.",
+    "--n-nearest", type=click.IntRange(1), show_default="as in the index", help="Words of a region that count."
 )
 @with_reranking
-@output_option("--montage", suffixes=PICTURES, help="Draw the query and its results.")
-@output_option("--matches", suffixes=PICTURES, help="Draw lines between the query and the best other photo.")
-@with_threads
-@with_json
+@options.output("--montage", suffixes=PICTURES, help="Draw the query and its results.")
+@options.output("--matches", suffixes=PICTURES, help="Draw lines between the query and the best other photo.")
+@options.threads
+@options.json
 def query(
     index_file: str,
     image: Path,
     box: Box | None,
     results: int,
     norm: str,
-    nearest: int | None,
+    n_nearest: int | None,
     reranking: Reranking,
     montage: str | None,
     matches: str | None,
@@ -242,18 +191,15 @@ def query(
     as_json: bool,
 ) -> None:
     """Find images in INDEX that show what IMAGE shows."""
-    from closure_kmeans.retrieval import Verification
-    from closure_kmeans.retrieval.experiment import N_RERANK
     from closure_kmeans.retrieval.pictures import draw_matches, draw_results, save_picture
 
-    library("cv2", "images", "a query")
     reranking.check(draws_matches=matches is not None)
     keep_apart([index_file, str(image)], [montage, matches])
     opened = _open(index_file, n_threads)
     for picture in (montage, matches):
         if picture is not None and opened.holds(picture):
             raise click.UsageError(f"'{picture}' would be overwritten: it is a photo of the index")
-    asked = opened.read_query(image, box=box, n_nearest=nearest)
+    asked = opened.read_query(image, box=box, n_nearest=n_nearest)
     verification = Verification(dof=reranking.dof, verifier=reranking.verifier or "matches")
     found = opened.search(
         asked,
@@ -277,16 +223,14 @@ def query(
         save_picture(matches, draw_matches(opened, image, asked, other, verification, box))
 
 
-@retrieval.command(epilog=example("closure-kmeans retrieval add photos.index MORE/"))
+@retrieval.command(epilog=options.example("closure-kmeans retrieval add photos.index MORE/"))
 @with_index
-@click.argument("photos", type=EXISTING_FOLDER)
+@click.argument("photos", type=options.EXISTING_FOLDER)
 @click.option("--new", is_flag=True, help="Leave out images whose names are in INDEX already.")
 @with_collecting
-@with_manner
-def add(index_file: str, photos: Path, new: bool, collecting: Collecting, manner: Manner) -> None:
+@options.manner
+def add(index_file: str, photos: Path, new: bool, collecting: Collecting, manner: options.Manner) -> None:
     """Add the images in PHOTOS to INDEX, whose words stay as they are."""
-    from closure_kmeans.retrieval.collection import image_names
-
     opened = _open(index_file, manner.n_threads)
     names = image_names(photos)
     known = set(opened.names).intersection(names)
@@ -305,20 +249,18 @@ def add(index_file: str, photos: Path, new: bool, collecting: Collecting, manner
     _summarise(opened, _added(collection) | {"already there": len(known)}, index_file, manner)
 
 
-@retrieval.command(epilog=example("closure-kmeans retrieval remove photos.index holiday/IMG_0001.jpg"))
+@retrieval.command(epilog=options.example("closure-kmeans retrieval remove photos.index holiday/IMG_0001.jpg"))
 @with_index
 @click.argument("names", nargs=-1, required=True)
-@with_json
-@with_quiet
+@options.json
+@options.quiet
 def remove(index_file: str, names: tuple[str, ...], as_json: bool, quiet: bool) -> None:
     """Remove images from INDEX, by the names that query shows."""
-    from closure_kmeans.retrieval import ImageIndex
-
     opened = ImageIndex.load(index_file)
     n_before = len(opened)
     opened.remove(names)
     opened.save(index_file)
-    _summarise(opened, {"removed": n_before - len(opened)}, index_file, Manner(None, as_json, quiet))
+    _summarise(opened, {"removed": n_before - len(opened)}, index_file, options.Manner(None, as_json, quiet))
 
 
 retrieval.add_command(evaluate)
@@ -326,8 +268,6 @@ retrieval.add_command(evaluate)
 
 def _open(index_file: str, n_threads: int | None) -> ImageIndex:
     """An index whose words are found by so many threads."""
-    from closure_kmeans.retrieval import ImageIndex
-
     opened = ImageIndex.load(index_file)
     opened.vocabulary.model.n_threads = n_threads
     return opened
@@ -343,14 +283,12 @@ def _added(collection: Collection) -> dict[str, Any]:
     }
 
 
-def _summarise(index: ImageIndex, changes: dict[str, Any], output: str, manner: Manner) -> None:
+def _summarise(index: ImageIndex, changes: dict[str, Any], output: str, manner: options.Manner) -> None:
     if manner.quiet and not manner.as_json:
         return
     facts = {"images": len(index), "words": index.vocabulary.n_words, **changes}
     facts |= {"index": output, "bytes": Path(output).stat().st_size}
-    if manner.as_json:
-        facts = {name.replace(" ", "_"): value for name, value in facts.items()}
-    report(facts, as_json=manner.as_json)
+    report(underscored(facts) if manner.as_json else facts, as_json=manner.as_json)
 
 
 def _show(results: list[Result], as_json: bool) -> None:
