@@ -16,9 +16,8 @@ from closure_kmeans import validation as check
 from closure_kmeans.files import reading
 from closure_kmeans.retrieval.collection import Collection, take
 from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
-from closure_kmeans.retrieval.index import ImageIndex, Query, inside_box
+from closure_kmeans.retrieval.index import ImageIndex, query_by_words
 from closure_kmeans.retrieval.stages import Stage, find, keep, key_of, resume_learning
-from closure_kmeans.retrieval.verification import place
 from closure_kmeans.retrieval.vocabulary import (
     Vocabulary,
     Words,
@@ -88,42 +87,26 @@ class Indexed(NamedTuple):
     words: Words
     images: ImageIndex
 
-    def query(self, image: int, box: Box | None = None) -> Query:
-        """Query by an image of the collection."""
-        own = np.arange(*self.collection.offsets[image : image + 2])
-        if box is not None:
-            own = own[inside_box(self.collection.keypoints[own], box)]
-        words = self.words.of(own)
-        return Query(words, place(words.words[:, 0], self.collection.keypoints[own]))
+    def search(self, image: int, box: Box | None = None, **search: Any) -> list[int]:
+        """Rank the images of the collection by an image of it, and by all words of its regions."""
+        own = slice(*self.collection.offsets[image : image + 2])
+        query = query_by_words(self.words.of(own), self.collection.keypoints[own], box)
+        return [result.image for result in self.images.search(query, **search)]
 
 
-def index_words(collection: Collection, vocabulary: Vocabulary, words: Words) -> Indexed:
-    """Index a collection with known words, which may include words of further images."""
-    words = words.of(slice(collection.offsets[-1]))
-    index = ImageIndex(vocabulary, collection.extraction)
-    index.add(collection, words)
-    return Indexed(collection, words, index)
-
-
-def ukbench(indexed: Indexed, *, verbose: int = 0, **search: Any) -> float:
+def ukbench(indexed: Indexed, *, verbose: int, **search: Any) -> float:
     """UKBench score of an index, with every image as a query."""
     queries = tqdm(range(len(indexed.images)), unit="query", leave=False, disable=not verbose)
-    return ukbench_score(
-        [
-            [result.image for result in indexed.images.search(indexed.query(image), n_results=4, **search)]
-            for image in queries
-        ]
-    )
+    return ukbench_score([indexed.search(image, n_results=UKBENCH_GROUP, **search) for image in queries])
 
 
-def oxford(indexed: Indexed, queries: Sequence[OxfordQuery], *, verbose: int = 0, **search: Any) -> float:
+def oxford(indexed: Indexed, queries: Sequence[OxfordQuery], *, verbose: int, **search: Any) -> float:
     """Mean average precision of an index over queries."""
     stems = check_oxford(indexed.images.names, queries)
-    number = {stem: image for image, stem in enumerate(stems)}
 
     def search_for(query: OxfordQuery) -> list[str]:
-        found = indexed.images.search(indexed.query(number[query.image], query.box), n_results=None, **search)
-        return [stems[result.image] for result in found]
+        found = indexed.search(stems.index(query.image), query.box, n_results=None, **search)
+        return [stems[image] for image in found]
 
     return oxford_score(tqdm(queries, unit="query", leave=False, disable=not verbose), search_for)
 
@@ -257,7 +240,10 @@ def score_vocabulary(
         used = Vocabulary(vocabulary.model, root=vocabulary.root, levels=levels, n_nearest=vocabulary.n_nearest)
         words = used.assign(collection.descriptors, verbose=verbose)
         for n_images, same in groupby(alike, lambda scoring: scoring.images):
-            indexed = index_words(take(collection, n_images), used, words)
+            some = take(collection, n_images)
+            index = ImageIndex(used, collection.extraction)
+            index.add(some, words.of(slice(some.offsets[-1])))
+            indexed = Indexed(some, words, index)
             for scoring in same:
                 yield scoring, _score(indexed, scoring, queries, n_threads, verbose)
 
