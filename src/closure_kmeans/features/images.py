@@ -85,19 +85,7 @@ def load_image(image: ImageLike, *, max_side: int | None = None, max_pixels: int
 
 
 def list_images(folder: str | os.PathLike[str], *, extensions: Sequence[str] = EXTENSIONS) -> list[Path]:
-    """List the image files in a folder, recursively and sorted.
-
-    Parameters
-    ----------
-    folder : path
-        Folder to search.
-    extensions : sequence of str
-        File extensions to list, in any case.
-
-    Returns
-    -------
-    paths : list of Path
-        The image files.
+    """List the image files in a folder, recursively and sorted: those with one of the extensions, in any case.
 
     Examples
     --------

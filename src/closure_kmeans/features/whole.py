@@ -60,18 +60,10 @@ def gist(
 
     Parameters
     ----------
-    images : folder, file, sequence of paths and arrays, or array of shape (n, height, width[, channels])
-        See `load_image` for files and arrays; folders are searched by `list_images`.
     size : int, default=64
         The central square of each picture is scaled to this many pixels a side, a multiple of 4 from 16 up.
-    max_pixels : int, default=67108864
-        Reject files with more pixels before decoding.
-    on_error : {"raise", "skip"}, default="raise"
-        What to do about an image that cannot be used.
-    n_threads : int, optional
-        Number of threads; by default the number of CPUs available to the process.
-    verbose : int, default=0
-        1 shows a progress bar.
+    images, max_pixels, on_error, n_threads, verbose
+        As in `local_features`.
 
     Returns
     -------
@@ -108,16 +100,8 @@ def hog(
 
     Parameters
     ----------
-    images : folder, file, sequence of paths and arrays, or array of shape (n, height, width[, channels])
-        See `load_image` for files and arrays; folders are searched by `list_images`.
-    max_pixels : int, default=67108864
-        Reject files with more pixels before decoding.
-    on_error : {"raise", "skip"}, default="raise"
-        What to do about an image that cannot be used.
-    n_threads : int, optional
-        Number of threads; by default the number of CPUs available to the process.
-    verbose : int, default=0
-        1 shows a progress bar.
+    images, max_pixels, on_error, n_threads, verbose
+        As in `local_features`.
 
     Returns
     -------

@@ -115,14 +115,9 @@ def _embed(
 
 
 def read_colmap_descriptors(path: str | os.PathLike[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read the SIFT descriptors of all images in COLMAP's ``database.db``.
+    """Read the SIFT descriptors of all images in COLMAP's ``database.db``, an (m, 128) array, and their offsets.
 
-    Returns
-    -------
-    descriptors : (m, 128) array of uint8
-        Descriptors, ordered by image id.
-    offsets : (n_images + 1,) array
-        The i-th image with descriptors holds rows ``offsets[i]:offsets[i + 1]``.
+    Descriptors are ordered by image id. The i-th image with descriptors holds rows ``offsets[i]:offsets[i + 1]``.
     """
     path = Path(path)
     file_size(path, minimum=1)
@@ -195,10 +190,7 @@ def save_vise_words(path: str | os.PathLike[str], model: BaseKMeans, n_descripto
 
 
 def read_vise_words(path: str | os.PathLike[str]) -> NDArray[np.float32]:
-    """Read the centres in VISE's ``bowcluster.bin``, memory-mapped.
-
-    See ``save_vise_words`` for an example.
-    """
+    """Read the centres in VISE's ``bowcluster.bin``, memory-mapped."""
     path = Path(path)
     size = file_size(path, minimum=VISE_HEADER.size)
     with path.open("rb") as file:

@@ -108,10 +108,8 @@ def rank(
 
     Parameters
     ----------
-    words : (m,) or (m, r) array
-        Words of the query's regions.
-    weights : array like ``words``, optional
-        Weight of each word; by default 1.
+    words, weights
+        Words of the query's regions and their weights, as in ``invert``.
     norm : {"l1", "l2"}, default="l1"
         Norm of the tf-idf vectors.
     n_results : int, optional
@@ -137,19 +135,15 @@ def _score(file: InvertedFile, words: NDArray[Any], counts: NDArray[Any], norm: 
     weighted = counts * file.idf[words]
     length = weighted.sum() if norm == "l1" else np.sqrt((weighted**2).sum())
     if length > 0:
-        inverse_norms = _inverse(file.norms[NORMS.index(norm)])
-        if not kernels.add_scores(file, words, weighted / length, inverse_norms, norm == "l1", scores):
+        norms = np.asarray(file.norms[NORMS.index(norm)])
+        inverse = np.divide(1, norms, out=np.zeros(len(norms)), where=norms > 0)  # 0 without weighted words
+        if not kernels.add_scores(file, words, weighted / length, inverse, norm == "l1", scores):
             raise _changed_on_disk()
     return scores
 
 
 def _changed_on_disk() -> FileFormatError:
     return FileFormatError("the index must name images that it has, but does not: it was changed on disk")
-
-
-def _inverse(norms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Reciprocal norms; 0 for an image without weighted words."""
-    return np.divide(1, norms, out=np.zeros(len(norms)), where=np.asarray(norms) > 0)
 
 
 def _count_query(

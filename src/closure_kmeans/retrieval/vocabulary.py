@@ -264,10 +264,7 @@ def save_vocabulary(path: str | os.PathLike[str], vocabulary: Vocabulary) -> Non
 
 
 def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
-    """Read a saved vocabulary.
-
-    See ``save_vocabulary`` for an example.
-    """
+    """Read a saved vocabulary."""
     path = Path(path)
     path.stat()
     with reading(path, "a vocabulary"):
