@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from closure_kmeans import validation
 from closure_kmeans.features.extract import Images, Options, Skipped, extract
-from closure_kmeans.features.images import MAX_PIXELS, Picture, at_most, check_limits, resize
+from closure_kmeans.features.images import MAX_PIXELS, Picture, at_most, resize
 
 # Detects more regions than the defaults. The number depends on OpenCV's version: 5.0.0 reads ``min_diversity`` as the
 # smallest variation, which discards the most stable regions; other versions find more.
@@ -69,16 +69,11 @@ def local_features(
     callback : callable, optional
         Called after each image, by one thread at a time.
 
-    Returns
-    -------
-    features : LocalFeatures
-        Named tuple of ``keypoints``, ``descriptors``, ``offsets`` and ``skipped``. A picture without structure has no
-        rows.
-
     Notes
     -----
-    The keypoint of an MSER region comes from its minimum-area rectangle: the centre, the square root of the area, and
-    the direction of the longer side, from 0 to 180 degrees. Regions as thin as a line are discarded.
+    A picture without structure has no rows. The keypoint of an MSER region comes from its minimum-area rectangle: the
+    centre, the square root of the area, and the direction of the longer side, from 0 to 180 degrees. Regions as thin as
+    a line are discarded.
 
     Examples
     --------
@@ -89,7 +84,8 @@ def local_features(
     (128, 3)
     """
     validation.choice("detector", detector, tuple(DETECTORS))
-    check_limits(max_side, max_pixels)
+    if max_side is not None:
+        validation.integer("max_side", max_side, 1)
     options = Options(max_pixels, on_error, n_threads, verbose, callback)
     shrink = at_most(max_side)
 
@@ -113,17 +109,8 @@ def local_features(
 def root_sift(descriptors: ArrayLike) -> NDArray[np.float32]:
     """Convert SIFT to RootSIFT: L1-normalise, then take square roots (Arandjelović and Zisserman 2012).
 
-    The Euclidean distance of RootSIFT is proportional to the Hellinger distance of the histograms.
-
-    Parameters
-    ----------
-    descriptors : array of shape (m, 128)
-        SIFT descriptors.
-
-    Returns
-    -------
-    rooted : ndarray of shape (m, 128), dtype float32
-        Rows of unit length; zero rows stay zero.
+    The Euclidean distance of RootSIFT is proportional to the Hellinger distance of the histograms. Rows, of shape
+    (m, 128), have unit length; zero rows stay zero.
 
     Examples
     --------

@@ -50,16 +50,8 @@ def collect(
 ) -> Collection:
     """Extract local features of all images in a folder, recursively.
 
-    Parameters
-    ----------
-    folder : path
-        Folder of the images.
-    extraction : Extraction
-        Detector, and the longer side that larger pictures are resized to.
-    names : sequence of str, optional
-        Paths of images below the folder, possibly none; by default all images, at least one.
-    on_error, n_threads, verbose, callback
-        As in `local_features`.
+    ``names`` are the paths of images below the folder, possibly none; by default all images, at least one. The other
+    parameters are those of `local_features`.
 
     Examples
     --------
@@ -150,8 +142,9 @@ def load_collection(path: str | os.PathLike[str]) -> Collection:
         arrays, facts = read_tensors(path, COLLECTION)
         names = unpack_names(path, arrays["names"])
         check_rows(path, arrays, ("keypoints", "descriptors"), len(names))
-        rows = (arrays[name] for name in ARRAYS)
-        return Collection(names, facts["folder"], *rows, facts["skipped"], Extraction(**facts["extraction"]))
+        rows: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
+        extraction = Extraction(**facts["extraction"])
+        return Collection(names, facts["folder"], skipped=facts["skipped"], extraction=extraction, **rows)
 
 
 def pack_names(names: Sequence[str]) -> NDArray[np.uint8]:

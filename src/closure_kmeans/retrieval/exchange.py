@@ -43,19 +43,10 @@ def save_colmap_tree(
 ) -> None:
     """Write a vocabulary tree without images for COLMAP (3.12 and later).
 
-    Parameters
-    ----------
-    path : path
-        File to write.
-    model : fitted estimator
-        Model of descriptors in COLMAP's format, as ``root_bytes`` returns them: RootSIFT times 512.
-    descriptors : (m, 128) array
-        Descriptors like the model's training data, for the Hamming embedding.
-    random_state : int, default=0
-        Seed of the random projection of the embedding.
+    The model must be fitted to descriptors in COLMAP's format, as ``root_bytes`` returns them: RootSIFT times 512.
+    ``descriptors``, an (m, 128) array like its training data, are for the Hamming embedding, and ``random_state`` is
+    the seed of its random projection.
 
-    Examples
-    --------
     >>> from tempfile import TemporaryDirectory
     >>> from closure_kmeans.datasets import load_sift
     >>> from closure_kmeans.retrieval import root_bytes

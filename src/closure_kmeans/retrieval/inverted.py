@@ -104,19 +104,10 @@ def rank(
     norm: str = "l1",
     n_results: int | None = None,
 ) -> Ranking:
-    """Rank the images that share words with a query.
+    """Rank the images that share words with a query; its words and weights are like those of ``invert``.
 
-    Parameters
-    ----------
-    words, weights
-        Words of the query's regions and their weights, as in ``invert``.
-    norm : {"l1", "l2"}, default="l1"
-        Norm of the tf-idf vectors.
-    n_results : int, optional
-        Largest number of images; by default all with a score above 0.
+    ``norm``, "l1" or "l2", is the norm of the tf-idf vectors. By default all images with a score above 0 are ranked.
 
-    Examples
-    --------
     >>> file = invert([0, 1, 1, 2, 0], [0, 3, 5], n_words=4)
     >>> rank(file, [1, 1, 0])
     Ranking(images=array([0]), scores=array([1.]))

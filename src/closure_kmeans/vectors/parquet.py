@@ -101,7 +101,7 @@ class _Column:
         for batch in self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[self.name]):
             lists = batch.column(0)
             values = lists.flatten()
-            ragged = (np.diff(_offsets(lists)) != self.width).any()
+            ragged = hasattr(lists, "offsets") and (np.diff(lists.offsets) != self.width).any()
             if ragged or lists.null_count or values.null_count:
                 self._check_rows(lists, first + done)
             rows[done : done + len(lists)] = values.to_numpy(zero_copy_only=False).reshape(-1, self.width)
@@ -121,8 +121,3 @@ class _Column:
     def _check_present(self, row: int, values: Any) -> None:
         if not values.is_valid or values.values.null_count:
             raise FileFormatError(f"'{self._path}:{self.name}' must have no missing values, but row {row} has some")
-
-
-def _offsets(lists: Any) -> NDArray[Any]:
-    offsets: NDArray[Any] = lists.offsets.to_numpy() if hasattr(lists, "offsets") else np.empty(0, np.int64)
-    return offsets

@@ -64,19 +64,8 @@ class Vectors:
     """Concatenated parts, whose rows are read on demand.
 
     Slices return copies as NumPy arrays. ``np.asarray`` reads all rows, and so does ``fit``. The last groups are
-    cached: rows that several threads read in order, block by block, are read once.
-
-    Parameters
-    ----------
-    parts : list of Rows, Group and Vectors
-        Parts of equal width and dtype.
-    labels : list of str
-        Name of each part in errors.
-
-    Attributes
-    ----------
-    group_bytes : int
-        Size of the largest group.
+    cached: rows that several threads read in order, block by block, are read once. ``labels`` name the parts in errors;
+    ``group_bytes`` is the size of the largest group.
 
     Examples
     --------
