@@ -200,22 +200,10 @@ class ImageIndex:
         verification: Verification | None = None,
         n_threads: int | None = None,
     ) -> list[Result]:
-        """Find the images most similar to a query.
+        """Find the images most similar to a query: ``n_results`` of them, or with None all that share a word with it.
 
-        Parameters
-        ----------
-        query : Query
-            From ``read_query``, ``make_query`` or ``query_of``.
-        norm : {"l1", "l2"}, default="l1"
-            Norm of the tf-idf vectors.
-        n_results : int or None, default=10
-            Number of images to find; None for all that share a word.
-        n_rerank : int, default=0
-            Number of best images to verify spatially. Those with more inliers than chance explains come first.
-        verification : Verification, optional
-            Settings of the verification.
-        n_threads : int, optional
-            Threads of the verification.
+        ``norm``, "l1" or "l2", is the norm of the tf-idf vectors. The best ``n_rerank`` images are verified spatially,
+        by ``n_threads`` threads; those with more inliers than chance explains come first.
         """
         self._check_not_empty()
         check.integer("n_rerank", n_rerank, 0)

@@ -51,19 +51,9 @@ class Ranking(NamedTuple):
 def invert(words: ArrayLike, offsets: ArrayLike, n_words: int, *, weights: ArrayLike | None = None) -> InvertedFile:
     """Build the inverted file from the words of each image.
 
-    Parameters
-    ----------
-    words : (m,) or (m, r) array
-        The word of each region, or its r words, image by image.
-    offsets : (N + 1,) array
-        Image i holds ``words[offsets[i]:offsets[i + 1]]``.
-    n_words : int
-        Size of the vocabulary.
-    weights : array like ``words``, optional
-        Weight of each word; by default 1.
+    Image i holds ``words[offsets[i]:offsets[i + 1]]``: the word of each region, or each row its r words. ``n_words`` is
+    the size of the vocabulary. Each word has a weight, by default 1.
 
-    Examples
-    --------
     >>> file = invert([0, 1, 1, 2, 0], [0, 3, 5], n_words=4)
     >>> file.images.tolist(), file.starts.tolist()
     ([0, 1, 0, 1], [0, 2, 3, 4, 4])

@@ -29,8 +29,13 @@ def open_hdf5(path: Path, name: str | None = None) -> Rows:
         dtype, shape, offset = np.dtype(data.dtype), data.shape, data.id.get_offset()
         check_kind(label, shape, dtype)
         stored = _DataSet(path, data.name, shape, dtype, data.chunks)
-        storage = data.id.get_storage_size()
-        _check_storage(label, math.prod(shape) * dtype.itemsize, storage, size, stored.chunks is not None)
+        n_bytes, storage = math.prod(shape) * dtype.itemsize, data.id.get_storage_size()
+        fits = n_bytes == storage if stored.chunks is None else n_bytes <= LARGEST_COMPRESSION * storage
+        if storage > size or not fits:
+            raise FileFormatError(
+                f"'{label}' should have {n_bytes} bytes of values, "
+                f"but {storage} bytes are stored in a file of {size} bytes"
+            )
     if stored.chunks is not None or offset is None or offset % dtype.itemsize:
         parts = by_chunks(stored)
         return Vectors(parts, [label] * len(parts))
@@ -55,7 +60,8 @@ class _DataSet(NamedTuple):
 
 def _choose(path: Path, file: Any, kind: Any, name: str | None) -> Any:
     """Data set by name, or the default one."""
-    found = _two_dimensional(file, kind)
+    found: list[str] = []  # two-dimensional data sets, in any group
+    file.visititems(lambda path, item: found.append(path) if _is_matrix(item, kind) else None)
     if name is None and _is_matrix(file.get(DEFAULT_NAME), kind):
         name = DEFAULT_NAME
     if name is None and len(found) == 1:
@@ -74,25 +80,5 @@ def _choose(path: Path, file: Any, kind: Any, name: str | None) -> Any:
     return data
 
 
-def _two_dimensional(file: Any, kind: Any) -> list[str]:
-    """Names of all two-dimensional data sets, in any group."""
-    found = []
-
-    def note(name: str, item: Any) -> None:
-        if _is_matrix(item, kind):
-            found.append(name)
-
-    file.visititems(note)
-    return found
-
-
 def _is_matrix(item: Any, kind: Any) -> bool:
     return isinstance(item, kind) and item.ndim == 2
-
-
-def _check_storage(label: str, n_bytes: int, storage: int, size: int, in_chunks: bool) -> None:
-    largest = LARGEST_COMPRESSION * storage if in_chunks else storage
-    if storage > size or n_bytes > largest or (n_bytes != storage and not in_chunks):
-        raise FileFormatError(
-            f"'{label}' should have {n_bytes} bytes of values, but {storage} bytes are stored in a file of {size} bytes"
-        )
