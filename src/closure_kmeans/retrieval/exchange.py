@@ -20,6 +20,7 @@ from closure_kmeans import ClosureKMeans
 from closure_kmeans import validation as check
 from closure_kmeans.base import BaseKMeans
 from closure_kmeans.blas import blas
+from closure_kmeans.export import list_members, to_faiss
 from closure_kmeans.files import FileFormatError, file_size, library, reading, replacing
 
 # COLMAP's tree: version, dimension of descriptors, bits of the Hamming embedding, feature type SIFT.
@@ -69,22 +70,17 @@ def save_colmap_tree(
     words["status"], words["thresholds"] = _embed(model.predict(rows), rows, projection, len(centers))
     with replacing(Path(path)) as beside, beside.open("wb") as file:
         file.write(struct.pack("<4i", COLMAP_VERSION, COLMAP_WIDTH, COLMAP_BITS, COLMAP_SIFT))
-        file.write(faiss.serialize_index(_word_finder(faiss, centers)).tobytes())
+        file.write(faiss.serialize_index(_word_finder(centers)).tobytes())
         file.write(struct.pack("<2i", len(centers), COLMAP_BITS))
         file.write(projection.tobytes())
         file.write(words.tobytes())
         file.write(struct.pack("<i", 0))
 
 
-def _word_finder(faiss: Any, centers: NDArray[np.float32]) -> Any:
+def _word_finder(centers: NDArray[np.float32]) -> Any:
     """FAISS index of the words; its coarse cells come from ClosureKMeans."""
     n_cells = int(np.sqrt(len(centers))) if len(centers) > COLMAP_MANY else 1
-    cells = ClosureKMeans(n_cells, random_state=0).fit(centers).cluster_centers_
-    quantizer = faiss.IndexFlatL2(centers.shape[1])
-    quantizer.add(np.ascontiguousarray(cells, np.float32))
-    index = faiss.IndexIVFFlat(quantizer, centers.shape[1], n_cells)
-    index.referenced_objects = [quantizer]
-    index.is_trained = True
+    index = to_faiss(ClosureKMeans(n_cells, random_state=0).fit(centers), graph=False)
     index.nprobe = min(n_cells, COLMAP_PROBES)
     index.add(centers)
     return index
@@ -95,8 +91,7 @@ def _embed(
     labels: NDArray[np.int32], rows: NDArray[Any], projection: NDArray[np.float32], n_words: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Words with enough members, and the medians of their members' projections: the Hamming thresholds."""
-    order = np.argsort(labels, kind="stable")
-    starts = np.searchsorted(labels[order], np.arange(n_words + 1))
+    order, starts = list_members(labels, n_words)
     known = (np.diff(starts) >= COLMAP_MEMBERS).astype(np.uint8)
     medians = np.zeros((n_words, len(projection)), np.float32)
     for word in np.flatnonzero(known):

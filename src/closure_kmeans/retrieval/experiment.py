@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby, product
 from pathlib import Path, PurePosixPath
@@ -114,13 +115,12 @@ def oxford(indexed: Indexed, queries: Sequence[OxfordQuery], *, verbose: int, **
 def check_oxford(names: Sequence[str], queries: Sequence[OxfordQuery]) -> list[str]:
     """Stems of image names, by which queries refer to them; check that they are distinct and cover all queries."""
     stems = [PurePosixPath(name).stem for name in names]
-    number = {stem: image for image, stem in enumerate(stems)}
-    if len(number) < len(stems):
-        twice = next(stem for image, stem in enumerate(stems) if number[stem] != image)
+    twice = next((stem for stem, n_images in Counter(stems).items() if n_images > 1), None)
+    if twice is not None:
         raise ValueError(f"the images must have names of their own, whatever their folders, but '{twice}' occurs twice")
-    missing = [query.image for query in queries if query.image not in number]
-    if missing:
-        raise ValueError(f"the images must hold those of all queries, but '{missing[0]}' is not there")
+    missing = next((query.image for query in queries if query.image not in stems), None)
+    if missing is not None:
+        raise ValueError(f"the images must hold those of all queries, but '{missing}' is not there")
     return stems
 
 
