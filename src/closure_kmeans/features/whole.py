@@ -58,14 +58,9 @@ def gist(
 ) -> ImageVectors:
     """Compute GIST descriptors, 384 dimensions: energy by scale, orientation and position in the picture.
 
-    A vector is ordered by scale (finest first), then orientation, then cell in row order.
-
-    Parameters
-    ----------
-    size : int, default=64
-        The central square of each picture is scaled to this many pixels a side, a multiple of 4 from 16 up.
-    images, max_pixels, on_error, n_threads, verbose
-        As in `local_features`.
+    The central square of each picture is scaled to ``size`` pixels a side, a multiple of 4 from 16 up. A vector is
+    ordered by scale (finest first), then orientation, then cell in row order. The other parameters are those of
+    `local_features`.
 
     Examples
     --------
@@ -93,12 +88,7 @@ def hog(
     The central square of each picture is scaled to 64 x 64 pixels. A pixel votes with its gradient magnitude,
     interpolated linearly between the 2 nearest of 9 unsigned orientations and the 4 nearest of the 8 x 8 cells. Each
     block of 2 x 2 cells is L2-normalised, clipped at 0.2, and L2-normalised again. A vector is ordered by block in row
-    order, then cell, then orientation.
-
-    Parameters
-    ----------
-    images, max_pixels, on_error, n_threads, verbose
-        As in `local_features`.
+    order, then cell, then orientation. The parameters are those of `local_features`.
 
     Examples
     --------

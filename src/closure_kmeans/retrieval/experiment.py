@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby, product
 from pathlib import Path, PurePosixPath
 from time import perf_counter
@@ -93,23 +94,6 @@ class Indexed(NamedTuple):
         own = slice(*self.collection.offsets[image : image + 2])
         query = query_by_words(self.words.of(own), self.collection.keypoints[own], box)
         return [result.image for result in self.images.search(query, **search)]
-
-
-def ukbench(indexed: Indexed, *, verbose: int, **search: Any) -> float:
-    """UKBench score of an index, with every image as a query."""
-    queries = tqdm(range(len(indexed.images)), unit="query", leave=False, disable=not verbose)
-    return ukbench_score([indexed.search(image, n_results=UKBENCH_GROUP, **search) for image in queries])
-
-
-def oxford(indexed: Indexed, queries: Sequence[OxfordQuery], *, verbose: int, **search: Any) -> float:
-    """Mean average precision of an index over queries."""
-    stems = check_oxford(indexed.images.names, queries)
-
-    def search_for(query: OxfordQuery) -> list[str]:
-        found = indexed.search(stems.index(query.image), query.box, n_results=None, **search)
-        return [stems[image] for image in found]
-
-    return oxford_score(tqdm(queries, unit="query", leave=False, disable=not verbose), search_for)
 
 
 def check_oxford(names: Sequence[str], queries: Sequence[OxfordQuery]) -> list[str]:
@@ -251,11 +235,22 @@ def score_vocabulary(
 def _score(
     indexed: Indexed, scoring: Scoring, queries: Sequence[OxfordQuery] | None, n_threads: int | None, verbose: int
 ) -> Score:
-    search: dict[str, Any] = {"norm": scoring.norm, "n_rerank": N_RERANK if scoring.reranked else 0}
-    search |= {"n_threads": n_threads, "verbose": verbose}
+    """Score an index by UKBench, where every image is a query, or with Oxford's queries."""
+    n_rerank = N_RERANK if scoring.reranked else 0
+    search = partial(indexed.search, norm=scoring.norm, n_rerank=n_rerank, n_threads=n_threads)
+    with_bar = partial(tqdm, unit="query", leave=False, disable=not verbose)
     began = perf_counter()
-    score = ukbench(indexed, **search) if queries is None else oxford(indexed, queries, **search)
-    n_queries = len(indexed.images) if queries is None else len(queries)
+    if queries is None:
+        every = with_bar(range(len(indexed.images)))
+        score = ukbench_score([search(image, n_results=UKBENCH_GROUP) for image in every])
+    else:
+        stems = check_oxford(indexed.images.names, queries)
+
+        def rank(query: OxfordQuery) -> list[str]:
+            return [stems[image] for image in search(stems.index(query.image), query.box, n_results=None)]
+
+        score = oxford_score(with_bar(queries), rank)
+    n_queries = len(indexed.images if queries is None else queries)
     return Score(score, 1000 * (perf_counter() - began) / n_queries)
 
 

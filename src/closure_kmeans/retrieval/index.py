@@ -62,19 +62,8 @@ class Result(NamedTuple):
 class ImageIndex:
     """Image collection that is searched by image.
 
-    Parameters
-    ----------
-    vocabulary : Vocabulary
-        Visual words.
-    extraction : Extraction, optional
-        Settings of the feature extraction, for images of the index and for queries.
-
-    Attributes
-    ----------
-    names : list of str
-        Image paths relative to their folders.
-    folders : list of str
-        Folders of the images at the time that they were added.
+    The settings of the feature extraction are those for images of the index and for queries. The attribute ``names``
+    lists the paths of the images relative to their folders, and ``folders`` where these were when they were added.
 
     Examples
     --------
