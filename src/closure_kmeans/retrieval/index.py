@@ -62,8 +62,8 @@ class Result(NamedTuple):
 class ImageIndex:
     """Image collection that is searched by image.
 
-    The settings of the feature extraction are those for images of the index and for queries. The attribute ``names``
-    lists the paths of the images relative to their folders, and ``folders`` where these were when they were added.
+    ``extraction`` holds the settings of the feature extraction, for images of the index and for queries. ``names`` are
+    the paths of the images relative to their folders, and ``folders`` are those at the time that they were added.
 
     Examples
     --------
