@@ -146,5 +146,4 @@ def _unwrapped(rows: Rows, label: str) -> NDArray[Any] | Vectors:
     check_kind(label, rows.shape, np.dtype(rows.dtype))
     if isinstance(rows, np.ndarray):
         return rows
-    parts = by_chunks(rows)
-    return Vectors(parts, [label] * len(parts))
+    return by_chunks(rows, label)

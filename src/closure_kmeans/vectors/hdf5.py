@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from closure_kmeans.files import FileFormatError, file_size, library, reading
-from closure_kmeans.vectors.rows import Rows, Vectors, by_chunks, check_kind, listed
+from closure_kmeans.vectors.rows import Rows, by_chunks, check_kind, default_name, listed
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
 # Training set of ann-benchmarks.
@@ -37,8 +37,7 @@ def open_hdf5(path: Path, name: str | None = None) -> Rows:
                 f"but {storage} bytes are stored in a file of {size} bytes"
             )
     if stored.chunks is not None or offset is None or offset % dtype.itemsize:
-        parts = by_chunks(stored)
-        return Vectors(parts, [label] * len(parts))
+        return by_chunks(stored, label)
     if offset + storage > size:
         raise FileFormatError(f"'{label}' lies at bytes {offset} to {offset + storage}, but the file has {size} bytes")
     return np.memmap(path, dtype, "r", offset, shape)
@@ -62,14 +61,9 @@ def _choose(path: Path, file: Any, kind: Any, name: str | None) -> Any:
     """Data set by name, or the default one."""
     found: list[str] = []  # two-dimensional data sets, in any group
     file.visititems(lambda path, item: found.append(path) if _is_matrix(item, kind) else None)
-    if name is None and _is_matrix(file.get(DEFAULT_NAME), kind):
-        name = DEFAULT_NAME
-    if name is None and len(found) == 1:
-        name = found[0]
-    if name is None and found:
-        raise FileFormatError(
-            f"'{path}' must be told which of its data sets of two dimensions to read, by name (--name): {listed(found)}"
-        )
+    if name is None:
+        usual = [DEFAULT_NAME] if _is_matrix(file.get(DEFAULT_NAME), kind) else []
+        name = default_name(path, "data sets of two dimensions", found, usual)
     if name is None:
         raise FileFormatError(f"'{path}' must have a data set of two dimensions, but has none")
     data = file.get(name)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans.files import FileFormatError, file_size, library, reading
 from closure_kmeans.vectors.hdf5 import LARGEST_COMPRESSION
-from closure_kmeans.vectors.rows import Group, Vectors, check_kind, listed
+from closure_kmeans.vectors.rows import Group, Vectors, check_kind, default_name, listed
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
 # Default columns, in this order.
@@ -50,13 +50,8 @@ def open_parquet(path: Path, name: str | None = None) -> Vectors:
 def _choose(path: Path, schema: Any, types: Any, name: str | None) -> str:
     """Column by name, or the default one."""
     found = [field.name for field in schema if _is_list(field.type, types) and _is_number(field.type.value_type, types)]
-    usual = [candidate for candidate in DEFAULT_NAMES if candidate in found]
-    if name is None and (usual or len(found) == 1):
-        name = (usual or found)[0]
-    if name is None and found:
-        raise FileFormatError(
-            f"'{path}' must be told which of its columns of lists to read, by name (--name): {listed(found)}"
-        )
+    if name is None:
+        name = default_name(path, "columns of lists", found, [usual for usual in DEFAULT_NAMES if usual in found])
     if name is None or name not in found:
         wanted = "a column" if name is None else f"a column '{name}'"
         n_numbers = sum(_is_number(field.type, types) for field in schema)
