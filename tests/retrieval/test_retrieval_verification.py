@@ -1,6 +1,8 @@
 """Spatial verification: transforms, inliers, and the number that chance explains."""
 
 import math
+import signal
+import sys
 
 import cv2
 import numpy as np
@@ -41,6 +43,28 @@ def test_three_degrees_of_freedom_do_not_turn(index):
     upright = len(align(index.places_of(0), index.places_of(3), Verification(3)).pairs)
     turned = len(align(index.places_of(0), index.places_of(3), Verification(4)).pairs)
     assert upright < turned
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_an_interrupt_during_an_alignment_is_an_interrupt():
+    """Not a SystemError, which kernels that return arrays can make of it."""
+    rng = np.random.default_rng(0)
+    one, other = picture(rng, 100), picture(rng, 100)
+    align(one, other)  # compiled
+
+    def align_forever():
+        while True:
+            align(one, other)
+
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for _ in range(5):
+            signal.setitimer(signal.ITIMER_REAL, 0.002)
+            with pytest.raises(KeyboardInterrupt):
+                align_forever()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_pictures_without_common_words():

@@ -59,7 +59,10 @@ def extract(
     finished blocks in the order of the images, and the skipped images. The result does not depend on the number of
     threads.
     """
-    check_options(options)
+    validation.integer("max_pixels", options.max_pixels, 1)
+    validation.choice("on_error", options.on_error, ("raise", "skip"))
+    validation.n_threads(options.n_threads)
+    validation.verbose(options.verbose)
     sources = list_sources(images)
     moving = threading.Lock()
 
@@ -87,14 +90,6 @@ def extract(
         block = min(max(1, len(sources) // (BLOCKS_PER_THREAD * threads.n_threads)), IMAGES_PER_BLOCK)
         done = threads.for_each_block(work, len(sources), block)
     return len(sources), [result for result, _ in done], [entry for _, skipped in done for entry in skipped]
-
-
-def check_options(options: Options) -> None:
-    """Check the options that all features share."""
-    validation.integer("max_pixels", options.max_pixels, 1)
-    validation.choice("on_error", options.on_error, ("raise", "skip"))
-    validation.n_threads(options.n_threads)
-    validation.verbose(options.verbose)
 
 
 def list_sources(images: Images) -> Sequence[ImageLike] | NDArray[Any]:

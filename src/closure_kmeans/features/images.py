@@ -43,7 +43,7 @@ class Picture(NamedTuple):
 
 
 def load_image(image: ImageLike, *, max_side: int | None = None, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """Load an image as upright 8-bit grey, the input of all features.
+    """Load an image as upright 8-bit grey of shape (height, width), the input of all features.
 
     Parameters
     ----------
@@ -55,11 +55,6 @@ def load_image(image: ImageLike, *, max_side: int | None = None, max_pixels: int
     max_pixels : int, default=67108864
         Reject files with more pixels before decoding. Above 89 million, Pillow's own limit applies,
         ``PIL.Image.MAX_IMAGE_PIXELS``.
-
-    Returns
-    -------
-    pixels : ndarray of shape (height, width), dtype uint8
-        Grey values.
 
     Raises
     ------
@@ -79,25 +74,15 @@ def load_image(image: ImageLike, *, max_side: int | None = None, max_pixels: int
     array([[  0,  51, 102],
            [153, 204, 255]], dtype=uint8)
     """
-    check_limits(max_side, max_pixels)
+    if max_side is not None:
+        validation.integer("max_side", max_side, 1)
+    validation.integer("max_pixels", max_pixels, 1)
     picture = read_picture(image, name_of(image, None), at_most(max_side), max_pixels)
     return resize(picture.pixels, at_most(max_side)(*picture.full_size))
 
 
 def list_images(folder: str | os.PathLike[str], *, extensions: Sequence[str] = EXTENSIONS) -> list[Path]:
-    """List the image files in a folder, recursively and sorted.
-
-    Parameters
-    ----------
-    folder : path
-        Folder to search.
-    extensions : sequence of str
-        File extensions to list, in any case.
-
-    Returns
-    -------
-    paths : list of Path
-        The image files.
+    """List the image files in a folder, recursively and sorted: those with one of the extensions, in any case.
 
     Examples
     --------
@@ -113,13 +98,6 @@ def list_images(folder: str | os.PathLike[str], *, extensions: Sequence[str] = E
         raise NotADirectoryError(f"folder must be a folder, got '{folder}'")
     endings = {extension.lower() for extension in extensions}
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in endings and path.is_file())
-
-
-def check_limits(max_side: int | None, max_pixels: int) -> None:
-    """Check both limits on the size of a picture."""
-    if max_side is not None:
-        validation.integer("max_side", max_side, 1)
-    validation.integer("max_pixels", max_pixels, 1)
 
 
 def name_of(image: object, index: int | None) -> str:

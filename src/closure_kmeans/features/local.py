@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import cv2
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from closure_kmeans import validation
 from closure_kmeans.features.extract import Images, Options, Skipped, extract
-from closure_kmeans.features.images import MAX_PIXELS, Picture, at_most, check_limits, resize
+from closure_kmeans.features.images import MAX_PIXELS, Picture, Sizes, at_most, resize
 
 # Detects more regions than the defaults. The number depends on OpenCV's version: 5.0.0 reads ``min_diversity`` as the
 # smallest variation, which discards the most stable regions; other versions find more.
@@ -69,16 +70,11 @@ def local_features(
     callback : callable, optional
         Called after each image, by one thread at a time.
 
-    Returns
-    -------
-    features : LocalFeatures
-        Named tuple of ``keypoints``, ``descriptors``, ``offsets`` and ``skipped``. A picture without structure has no
-        rows.
-
     Notes
     -----
-    The keypoint of an MSER region comes from its minimum-area rectangle: the centre, the square root of the area, and
-    the direction of the longer side, from 0 to 180 degrees. Regions as thin as a line are discarded.
+    A picture without structure has no rows. The keypoint of an MSER region comes from its minimum-area rectangle: the
+    centre, the square root of the area, and the direction of the longer side, from 0 to 180 degrees. Regions as thin as
+    a line are discarded.
 
     Examples
     --------
@@ -89,14 +85,11 @@ def local_features(
     (128, 3)
     """
     validation.choice("detector", detector, tuple(DETECTORS))
-    check_limits(max_side, max_pixels)
+    if max_side is not None:
+        validation.integer("max_side", max_side, 1)
     options = Options(max_pixels, on_error, n_threads, verbose, callback)
     shrink = at_most(max_side)
-
-    def describe(picture: Picture) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-        pixels = resize(picture.pixels, shrink(*picture.full_size))
-        return describe_regions(Picture(pixels, picture.full_size), detector)
-
+    describe = partial(describe_regions, shrink=shrink, detector=detector)
     n_images, blocks, skipped = extract(images, shrink, describe, list, options)
     parts = [part for block in blocks for part in block]
     counts = np.zeros(n_images, np.int64)
@@ -113,17 +106,8 @@ def local_features(
 def root_sift(descriptors: ArrayLike) -> NDArray[np.float32]:
     """Convert SIFT to RootSIFT: L1-normalise, then take square roots (Arandjelović and Zisserman 2012).
 
-    The Euclidean distance of RootSIFT is proportional to the Hellinger distance of the histograms.
-
-    Parameters
-    ----------
-    descriptors : array of shape (m, 128)
-        SIFT descriptors.
-
-    Returns
-    -------
-    rooted : ndarray of shape (m, 128), dtype float32
-        Rows of unit length; zero rows stay zero.
+    The Euclidean distance of RootSIFT is proportional to the Hellinger distance of the histograms. The rows of the
+    result have unit length; zero rows stay zero.
 
     Examples
     --------
@@ -140,8 +124,9 @@ def root_sift(descriptors: ArrayLike) -> NDArray[np.float32]:
     return np.sqrt(rooted, out=rooted)
 
 
-def describe_regions(picture: Picture, detector: str) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+def describe_regions(picture: Picture, shrink: Sizes, detector: str) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Keypoints and descriptors of one picture."""
+    picture = picture._replace(pixels=resize(picture.pixels, shrink(*picture.full_size)))
     found, descriptors = DETECTORS[detector](picture.pixels)
     if not found:
         return np.empty((0, 4), np.float32), np.empty((0, 128), np.uint8)

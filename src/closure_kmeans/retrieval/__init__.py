@@ -1,13 +1,7 @@
 """Object retrieval: features, vocabulary, words, inverted file, ranking, spatial verification, evaluation."""
 
 from closure_kmeans.retrieval.collection import Collection, Extraction, collect, load_collection, save_collection
-from closure_kmeans.retrieval.evaluation import (
-    OxfordQuery,
-    average_precision,
-    oxford_score,
-    read_oxford,
-    ukbench_score,
-)
+from closure_kmeans.retrieval.evaluation import OxfordQuery, average_precision, oxford_score, read_oxford, ukbench_score
 from closure_kmeans.retrieval.index import ImageIndex, Query, Result
 from closure_kmeans.retrieval.inverted import InvertedFile, Ranking, append, invert, rank, remove
 from closure_kmeans.retrieval.verification import (

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from closure_kmeans.files import FileFormatError, reading
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
-# Kind of the file.
-COLLECTION = "collection"
+# Kind of the file, and the arrays that are stored as they are.
+COLLECTION, ARRAYS = "collection", ("keypoints", "descriptors", "offsets")
 # Separator of names in a file; names cannot contain it.
 SEPARATOR = "\0"
 
@@ -50,22 +50,8 @@ def collect(
 ) -> Collection:
     """Extract local features of all images in a folder, recursively.
 
-    Parameters
-    ----------
-    folder : path
-        Folder of the images.
-    extraction : Extraction
-        Detector, and the longer side that larger pictures are resized to.
-    names : sequence of str, optional
-        Paths of images below the folder, possibly none; by default all images, at least one.
-    on_error : {"raise", "skip"}, default="raise"
-        What to do about an image that cannot be read.
-    n_threads : int, optional
-        Number of threads.
-    verbose : int, default=0
-        1 shows a progress bar.
-    callback : callable, optional
-        Called after each image, by one thread at a time.
+    ``names`` are the paths of images below the folder, possibly none; by default all images, at least one. The other
+    parameters are those of `local_features`.
 
     Examples
     --------
@@ -82,8 +68,9 @@ def collect(
     wanted = image_names(folder) if names is None else [names] if isinstance(names, str) else list(names)
     check_names(wanted)
     paths = [Path(folder) / name for name in wanted]
-    manner: dict[str, Any] = {"on_error": on_error, "n_threads": n_threads, "verbose": verbose, "callback": callback}
-    features = local_features(paths, **extraction._asdict(), **manner)
+    features = local_features(
+        paths, **extraction._asdict(), on_error=on_error, n_threads=n_threads, verbose=verbose, callback=callback
+    )
     left_out = [entry.image for entry in features.skipped]
     if names is None and len(left_out) == len(wanted):
         raise ValueError(f"'{folder}' must hold images that can be read, but none of its {len(wanted)} can be")
@@ -142,35 +129,22 @@ def save_collection(path: str | os.PathLike[str], collection: Collection) -> Non
     ...     load_collection(f"{folder}/features.safetensors").names
     ['a.jpg']
     """
-    arrays = {name: getattr(collection, name) for name in ("keypoints", "descriptors", "offsets")}
-    facts = {
-        "folder": collection.folder,
-        "skipped": collection.skipped,
-        "extraction": collection.extraction._asdict(),
-    }
+    arrays = {name: getattr(collection, name) for name in ARRAYS}
+    facts = {"folder": collection.folder, "skipped": collection.skipped, "extraction": collection.extraction._asdict()}
     write_tensors(Path(path), COLLECTION, arrays | {"names": pack_names(collection.names)}, facts)
 
 
 def load_collection(path: str | os.PathLike[str]) -> Collection:
-    """Read a saved collection, memory-mapped.
-
-    See ``save_collection`` for an example.
-    """
+    """Read a saved collection, memory-mapped."""
     path = Path(path)
     path.stat()
     with reading(path, "a collection of features"):
         arrays, facts = read_tensors(path, COLLECTION)
         names = unpack_names(path, arrays["names"])
         check_rows(path, arrays, ("keypoints", "descriptors"), len(names))
-        return Collection(
-            names,
-            facts["folder"],
-            arrays["keypoints"],
-            arrays["descriptors"],
-            arrays["offsets"],
-            facts["skipped"],
-            Extraction(**facts["extraction"]),
-        )
+        rows: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
+        extraction = Extraction(**facts["extraction"])
+        return Collection(names, facts["folder"], skipped=facts["skipped"], extraction=extraction, **rows)
 
 
 def pack_names(names: Sequence[str]) -> NDArray[np.uint8]:

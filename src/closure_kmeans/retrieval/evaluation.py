@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.integrate import trapezoid
 
 from closure_kmeans.files import FileFormatError
 
@@ -41,14 +42,9 @@ def average_precision(ranking: Iterable[Name], positives: Collection[Name], junk
     """
     if not positives:
         raise ValueError("positives must not be empty")
-    old_recall, old_precision, area, hits = 0.0, 1.0, 0.0, 0
-    unique = [image for image in dict.fromkeys(ranking) if image not in junk]
-    for place, image in enumerate(unique):
-        hits += image in positives
-        recall, precision = hits / len(positives), hits / (place + 1)
-        area += (recall - old_recall) * (old_precision + precision) / 2
-        old_recall, old_precision = recall, precision
-    return area
+    hits = np.cumsum([0, *(image in positives for image in dict.fromkeys(ranking) if image not in junk)])
+    precision = np.append(1, hits[1:] / np.arange(1, len(hits)))
+    return float(trapezoid(precision, hits / len(positives)))
 
 
 def ukbench_score(rankings: Sequence[ArrayLike]) -> float:

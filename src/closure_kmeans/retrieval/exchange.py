@@ -20,6 +20,7 @@ from closure_kmeans import ClosureKMeans
 from closure_kmeans import validation as check
 from closure_kmeans.base import BaseKMeans
 from closure_kmeans.blas import blas
+from closure_kmeans.export import list_members, to_faiss
 from closure_kmeans.files import FileFormatError, file_size, library, reading, replacing
 
 # COLMAP's tree: version, dimension of descriptors, bits of the Hamming embedding, feature type SIFT.
@@ -43,19 +44,10 @@ def save_colmap_tree(
 ) -> None:
     """Write a vocabulary tree without images for COLMAP (3.12 and later).
 
-    Parameters
-    ----------
-    path : path
-        File to write.
-    model : fitted estimator
-        Model of descriptors in COLMAP's format, as ``root_bytes`` returns them: RootSIFT times 512.
-    descriptors : (m, 128) array
-        Descriptors like the model's training data, for the Hamming embedding.
-    random_state : int, default=0
-        Seed of the random projection of the embedding.
+    The model must be fitted to descriptors in COLMAP's format, as ``root_bytes`` returns them: RootSIFT times 512.
+    ``descriptors``, an (m, 128) array like its training data, are for the Hamming embedding, and ``random_state`` is
+    the seed of its random projection.
 
-    Examples
-    --------
     >>> from tempfile import TemporaryDirectory
     >>> from closure_kmeans.datasets import load_sift
     >>> from closure_kmeans.retrieval import root_bytes
@@ -78,22 +70,17 @@ def save_colmap_tree(
     words["status"], words["thresholds"] = _embed(model.predict(rows), rows, projection, len(centers))
     with replacing(Path(path)) as beside, beside.open("wb") as file:
         file.write(struct.pack("<4i", COLMAP_VERSION, COLMAP_WIDTH, COLMAP_BITS, COLMAP_SIFT))
-        file.write(faiss.serialize_index(_word_finder(faiss, centers)).tobytes())
+        file.write(faiss.serialize_index(_word_finder(centers)).tobytes())
         file.write(struct.pack("<2i", len(centers), COLMAP_BITS))
         file.write(projection.tobytes())
         file.write(words.tobytes())
         file.write(struct.pack("<i", 0))
 
 
-def _word_finder(faiss: Any, centers: NDArray[np.float32]) -> Any:
+def _word_finder(centers: NDArray[np.float32]) -> Any:
     """FAISS index of the words; its coarse cells come from ClosureKMeans."""
     n_cells = int(np.sqrt(len(centers))) if len(centers) > COLMAP_MANY else 1
-    cells = ClosureKMeans(n_cells, random_state=0).fit(centers).cluster_centers_
-    quantizer = faiss.IndexFlatL2(centers.shape[1])
-    quantizer.add(np.ascontiguousarray(cells, np.float32))
-    index = faiss.IndexIVFFlat(quantizer, centers.shape[1], n_cells)
-    index.referenced_objects = [quantizer]
-    index.is_trained = True
+    index = to_faiss(ClosureKMeans(n_cells, random_state=0).fit(centers), graph=False)
     index.nprobe = min(n_cells, COLMAP_PROBES)
     index.add(centers)
     return index
@@ -104,8 +91,7 @@ def _embed(
     labels: NDArray[np.int32], rows: NDArray[Any], projection: NDArray[np.float32], n_words: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Words with enough members, and the medians of their members' projections: the Hamming thresholds."""
-    order = np.argsort(labels, kind="stable")
-    starts = np.searchsorted(labels[order], np.arange(n_words + 1))
+    order, starts = list_members(labels, n_words)
     known = (np.diff(starts) >= COLMAP_MEMBERS).astype(np.uint8)
     medians = np.zeros((n_words, len(projection)), np.float32)
     for word in np.flatnonzero(known):
@@ -115,14 +101,9 @@ def _embed(
 
 
 def read_colmap_descriptors(path: str | os.PathLike[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read the SIFT descriptors of all images in COLMAP's ``database.db``.
+    """Read the SIFT descriptors of all images in COLMAP's ``database.db``, an (m, 128) array, and their offsets.
 
-    Returns
-    -------
-    descriptors : (m, 128) array of uint8
-        Descriptors, ordered by image id.
-    offsets : (n_images + 1,) array
-        The i-th image with descriptors holds rows ``offsets[i]:offsets[i + 1]``.
+    Descriptors are ordered by image id. The i-th image with descriptors holds rows ``offsets[i]:offsets[i + 1]``.
     """
     path = Path(path)
     file_size(path, minimum=1)
@@ -195,10 +176,7 @@ def save_vise_words(path: str | os.PathLike[str], model: BaseKMeans, n_descripto
 
 
 def read_vise_words(path: str | os.PathLike[str]) -> NDArray[np.float32]:
-    """Read the centres in VISE's ``bowcluster.bin``, memory-mapped.
-
-    See ``save_vise_words`` for an example.
-    """
+    """Read the centres in VISE's ``bowcluster.bin``, memory-mapped."""
     path = Path(path)
     size = file_size(path, minimum=VISE_HEADER.size)
     with path.open("rb") as file:

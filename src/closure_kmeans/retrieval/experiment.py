@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby, product
 from pathlib import Path, PurePosixPath
 from time import perf_counter
@@ -16,9 +18,8 @@ from closure_kmeans import validation as check
 from closure_kmeans.files import reading
 from closure_kmeans.retrieval.collection import Collection, take
 from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
-from closure_kmeans.retrieval.index import ImageIndex, Query, inside_box
+from closure_kmeans.retrieval.index import ImageIndex, query_by_words
 from closure_kmeans.retrieval.stages import Stage, find, keep, key_of, resume_learning
-from closure_kmeans.retrieval.verification import place
 from closure_kmeans.retrieval.vocabulary import (
     Vocabulary,
     Words,
@@ -88,56 +89,22 @@ class Indexed(NamedTuple):
     words: Words
     images: ImageIndex
 
-    def query(self, image: int, box: Box | None = None) -> Query:
-        """Query by an image of the collection."""
-        own = np.arange(*self.collection.offsets[image : image + 2])
-        if box is not None:
-            own = own[inside_box(self.collection.keypoints[own], box)]
-        words = self.words.of(own)
-        return Query(words, place(words.words[:, 0], self.collection.keypoints[own]))
-
-
-def index_words(collection: Collection, vocabulary: Vocabulary, words: Words) -> Indexed:
-    """Index a collection with known words, which may include words of further images."""
-    words = words.of(slice(collection.offsets[-1]))
-    index = ImageIndex(vocabulary, collection.extraction)
-    index.add(collection, words)
-    return Indexed(collection, words, index)
-
-
-def ukbench(indexed: Indexed, *, verbose: int = 0, **search: Any) -> float:
-    """UKBench score of an index, with every image as a query."""
-    queries = tqdm(range(len(indexed.images)), unit="query", leave=False, disable=not verbose)
-    return ukbench_score(
-        [
-            [result.image for result in indexed.images.search(indexed.query(image), n_results=4, **search)]
-            for image in queries
-        ]
-    )
-
-
-def oxford(indexed: Indexed, queries: Sequence[OxfordQuery], *, verbose: int = 0, **search: Any) -> float:
-    """Mean average precision of an index over queries."""
-    stems = check_oxford(indexed.images.names, queries)
-    number = {stem: image for image, stem in enumerate(stems)}
-
-    def search_for(query: OxfordQuery) -> list[str]:
-        found = indexed.images.search(indexed.query(number[query.image], query.box), n_results=None, **search)
-        return [stems[result.image] for result in found]
-
-    return oxford_score(tqdm(queries, unit="query", leave=False, disable=not verbose), search_for)
+    def search(self, image: int, box: Box | None = None, **search: Any) -> list[int]:
+        """Rank the images of the collection by an image of it, and by all words of its regions."""
+        own = slice(*self.collection.offsets[image : image + 2])
+        query = query_by_words(self.words.of(own), self.collection.keypoints[own], box)
+        return [result.image for result in self.images.search(query, **search)]
 
 
 def check_oxford(names: Sequence[str], queries: Sequence[OxfordQuery]) -> list[str]:
     """Stems of image names, by which queries refer to them; check that they are distinct and cover all queries."""
     stems = [PurePosixPath(name).stem for name in names]
-    number = {stem: image for image, stem in enumerate(stems)}
-    if len(number) < len(stems):
-        twice = next(stem for image, stem in enumerate(stems) if number[stem] != image)
+    twice = next((stem for stem, n_images in Counter(stems).items() if n_images > 1), None)
+    if twice is not None:
         raise ValueError(f"the images must have names of their own, whatever their folders, but '{twice}' occurs twice")
-    missing = [query.image for query in queries if query.image not in number]
-    if missing:
-        raise ValueError(f"the images must hold those of all queries, but '{missing[0]}' is not there")
+    missing = next((query.image for query in queries if query.image not in stems), None)
+    if missing is not None:
+        raise ValueError(f"the images must hold those of all queries, but '{missing}' is not there")
     return stems
 
 
@@ -257,7 +224,10 @@ def score_vocabulary(
         used = Vocabulary(vocabulary.model, root=vocabulary.root, levels=levels, n_nearest=vocabulary.n_nearest)
         words = used.assign(collection.descriptors, verbose=verbose)
         for n_images, same in groupby(alike, lambda scoring: scoring.images):
-            indexed = index_words(take(collection, n_images), used, words)
+            some = take(collection, n_images)
+            index = ImageIndex(used, collection.extraction)
+            index.add(some, words.of(slice(some.offsets[-1])))
+            indexed = Indexed(some, words, index)
             for scoring in same:
                 yield scoring, _score(indexed, scoring, queries, n_threads, verbose)
 
@@ -265,11 +235,22 @@ def score_vocabulary(
 def _score(
     indexed: Indexed, scoring: Scoring, queries: Sequence[OxfordQuery] | None, n_threads: int | None, verbose: int
 ) -> Score:
-    search: dict[str, Any] = {"norm": scoring.norm, "n_rerank": N_RERANK if scoring.reranked else 0}
-    search |= {"n_threads": n_threads, "verbose": verbose}
+    """Score an index by UKBench, where every image is a query, or with Oxford's queries."""
+    n_rerank = N_RERANK if scoring.reranked else 0
+    search = partial(indexed.search, norm=scoring.norm, n_rerank=n_rerank, n_threads=n_threads)
+    with_bar = partial(tqdm, unit="query", leave=False, disable=not verbose)
     began = perf_counter()
-    score = ukbench(indexed, **search) if queries is None else oxford(indexed, queries, **search)
-    n_queries = len(indexed.images) if queries is None else len(queries)
+    if queries is None:
+        every = with_bar(range(len(indexed.images)))
+        score = ukbench_score([search(image, n_results=UKBENCH_GROUP) for image in every])
+    else:
+        stems = check_oxford(indexed.images.names, queries)
+
+        def rank(query: OxfordQuery) -> list[str]:
+            return [stems[image] for image in search(stems.index(query.image), query.box, n_results=None)]
+
+        score = oxford_score(with_bar(queries), rank)
+    n_queries = len(indexed.images if queries is None else queries)
     return Score(score, 1000 * (perf_counter() - began) / n_queries)
 
 

@@ -22,7 +22,7 @@ from closure_kmeans.retrieval.collection import (
     unpack_names,
 )
 from closure_kmeans.retrieval.evaluation import Box
-from closure_kmeans.retrieval.inverted import InvertedFile, Ranking
+from closure_kmeans.retrieval.inverted import InvertedFile
 from closure_kmeans.retrieval.verification import (
     CIRCLES,
     ELLIPSES,
@@ -37,6 +37,9 @@ from closure_kmeans.retrieval.verification import (
 )
 from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, pack_vocabulary, unpack_vocabulary
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
+
+# Kind of the file, and the names of the fields of ``Places`` in it.
+INDEX, PLACES = "image index", ("region_words", "keypoints", "offsets")
 
 
 class Query(NamedTuple):
@@ -59,19 +62,8 @@ class Result(NamedTuple):
 class ImageIndex:
     """Image collection that is searched by image.
 
-    Parameters
-    ----------
-    vocabulary : Vocabulary
-        Visual words.
-    extraction : Extraction, optional
-        Settings of the feature extraction, for images of the index and for queries.
-
-    Attributes
-    ----------
-    names : list of str
-        Image paths relative to their folders.
-    folders : list of str
-        Folders of the images at the time that they were added.
+    ``extraction`` holds the settings of the feature extraction, for images of the index and for queries. ``names`` are
+    the paths of the images relative to their folders, and ``folders`` are those at the time that they were added.
 
     Examples
     --------
@@ -94,7 +86,7 @@ class ImageIndex:
         self.folders: list[str] = []
         self._folder_of = np.empty(0, np.int32)
         self._inverted = inverted.invert(np.empty(0, np.int32), [0], vocabulary.n_words)
-        self._places: Places | None = None
+        self._places = place([], np.empty((0, CIRCLES)), [0])
 
     def __len__(self) -> int:
         return len(self.names)
@@ -109,8 +101,7 @@ class ImageIndex:
         check_names(collection.names, known=set(self.names))
         words = words or self.vocabulary.assign(collection.descriptors, verbose=verbose)
         check_uncut(self._inverted.images)
-        placed = place(words.words[:, 0], collection.keypoints, collection.offsets)
-        placed = placed if self._places is None else join_places(self._places, placed)
+        placed = join_places(self._places, place(words.words[:, 0], collection.keypoints, collection.offsets))
         file = inverted.append(self._inverted, words.words, collection.offsets, weights=words.weights)
         # State changes only after everything succeeded.
         self._inverted, self._places = file, placed
@@ -132,8 +123,7 @@ class ImageIndex:
         gone = [number[name] for name in asked]
         kept = np.delete(np.arange(len(self)), gone)
         self._inverted = inverted.remove(self._inverted, gone)
-        if self._places is not None:
-            self._places = select_places(self._places, kept)
+        self._places = select_places(self._places, kept)
         self._folder_of = self._folder_of[kept]
         self.names = [self.names[image] for image in kept]
 
@@ -176,20 +166,18 @@ class ImageIndex:
             points, rows = points[inside], rows[inside]
         if len(rows) == 0:
             raise ValueError(f"the query must have features, but has none{'' if box is None else ' inside the box'}")
-        words = self.vocabulary.assign(rows, n_nearest)
-        return Query(words, place(words.words[:, 0], points))
+        return query_by_words(self.vocabulary.assign(rows, n_nearest), points)
 
     def query_of(self, image: int, *, box: Box | None = None) -> Query:
         """Query by an image of the index, with the nearest word of each region."""
-        if self._places is None:
-            raise ValueError("the index must hold images, but is empty")
+        self._check_not_empty()
         check_uncut(self._places.words)
         own = self._places.of(image)
-        inside = slice(None) if box is None else inside_box(own.keypoints, box)
-        placed = place(own.words[inside], own.keypoints[inside])
-        if len(placed.words) == 0:
+        words = Words(self.vocabulary.with_levels(own.words[:, np.newaxis]), None)
+        query = query_by_words(words, own.keypoints, box)
+        if len(query.places.words) == 0:
             raise ValueError(f"the query must have features, but '{self.names[image]}' has none in the place asked for")
-        return Query(Words(self.vocabulary.with_levels(placed.words[:, np.newaxis]), None), placed)
+        return query
 
     def search(
         self,
@@ -201,25 +189,12 @@ class ImageIndex:
         verification: Verification | None = None,
         n_threads: int | None = None,
     ) -> list[Result]:
-        """Find the images most similar to a query.
+        """Find the images most similar to a query: ``n_results`` of them, or with None all that share a word with it.
 
-        Parameters
-        ----------
-        query : Query
-            From ``read_query``, ``make_query`` or ``query_of``.
-        norm : {"l1", "l2"}, default="l1"
-            Norm of the tf-idf vectors.
-        n_results : int or None, default=10
-            Number of images to find; None for all that share a word.
-        n_rerank : int, default=0
-            Number of best images to verify spatially. Those with more inliers than chance explains come first.
-        verification : Verification, optional
-            Settings of the verification.
-        n_threads : int, optional
-            Threads of the verification.
+        ``norm``, "l1" or "l2", is the norm of the tf-idf vectors. The best ``n_rerank`` images are verified spatially,
+        by ``n_threads`` threads; those with more inliers than chance explains come first.
         """
-        if self._places is None or len(self) == 0:
-            raise ValueError("the index must hold images, but is empty")
+        self._check_not_empty()
         check.integer("n_rerank", n_rerank, 0)
         if n_results is not None:
             check.integer("n_results", n_results, 1)
@@ -227,22 +202,20 @@ class ImageIndex:
         most = None if n_results is None else max(n_results, n_rerank)
         words, weights = query.words
         ranking = inverted.rank(self._inverted, words, weights=weights, norm=norm, n_results=most)
+        found = zip(ranking.images.tolist(), ranking.scores.tolist(), strict=True)
+        results = [Result(image, self.names[image], score) for image, score in found]
         if n_rerank == 0:
-            return self._results(ranking)
+            return results
         settings = verification or Verification()
-        first = ranking.images[:n_rerank]
-        matches = match_images(query.places, self._places, first, settings, n_threads)
+        matches = match_images(query.places, self._places, ranking.images[:n_rerank], settings, n_threads)
         verified = beyond_chance(matches, settings.tolerance)
-        results = self._results(ranking)
         for i, (inliers, holds) in enumerate(zip(matches.inliers.tolist(), verified.tolist(), strict=True)):
             results[i] = results[i]._replace(inliers=inliers, verified=holds)
         return [results[i] for i in rerank(ranking, matches.inliers, verified)[:n_results]]
 
-    def _results(self, ranking: Ranking) -> list[Result]:
-        return [
-            Result(image, self.names[image], score)
-            for image, score in zip(ranking.images.tolist(), ranking.scores.tolist(), strict=True)
-        ]
+    def _check_not_empty(self) -> None:
+        if len(self) == 0:
+            raise ValueError("the index must hold images, but is empty")
 
     def places_of(self, image: int) -> Places:
         """Words and positions of an image's regions."""
@@ -254,16 +227,10 @@ class ImageIndex:
         """Write the index into one file, atomically."""
         check_uncut(self._inverted.images)
         arrays, facts = pack_vocabulary(self.vocabulary)
-        stored = arrays | self._inverted._asdict()
-        stored |= {"names": pack_names(self.names), "folder_of": self._folder_of}
-        places = self._places or place([], np.empty((0, CIRCLES)), [0])
-        stored |= {"region_words": places.words, "keypoints": places.keypoints, "offsets": places.offsets}
-        write_tensors(
-            Path(path),
-            "image index",
-            stored,
-            facts | {"folders": self.folders, "extraction": self.extraction._asdict()},
-        )
+        arrays |= self._inverted._asdict() | dict(zip(PLACES, self._places, strict=True))
+        arrays |= {"names": pack_names(self.names), "folder_of": self._folder_of}
+        facts |= {"folders": self.folders, "extraction": self.extraction._asdict()}
+        write_tensors(Path(path), INDEX, arrays, facts)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -277,16 +244,23 @@ class ImageIndex:
         path = Path(path)
         path.stat()
         with reading(path, "an index of images"):
-            arrays, facts = read_tensors(path, "image index")
+            arrays, facts = read_tensors(path, INDEX)
             vocabulary = unpack_vocabulary(path, arrays, facts)
             index = cls(vocabulary, Extraction(**facts["extraction"]))
             names = unpack_names(path, arrays["names"])
             _check_arrays(path, arrays, len(names), vocabulary.n_words, len(facts["folders"]))
             index.names, index.folders, index._folder_of = names, facts["folders"], np.array(arrays["folder_of"])
             index._inverted = InvertedFile(*(arrays[name] for name in InvertedFile._fields))
-            if names:
-                index._places = Places(*(arrays[name] for name in ("region_words", "keypoints", "offsets")))
+            index._places = Places(*(arrays[name] for name in PLACES))
         return index
+
+
+def query_by_words(words: Words, keypoints: NDArray[np.float32], box: Box | None = None) -> Query:
+    """Query of regions whose words are known, only of those inside a box if one is given."""
+    if box is not None:
+        inside = inside_box(keypoints, box)
+        words, keypoints = words.of(inside), keypoints[inside]
+    return Query(words, place(words.words[:, 0], keypoints))
 
 
 def inside_box(keypoints: NDArray[np.float32], box: Box) -> NDArray[np.bool_]:

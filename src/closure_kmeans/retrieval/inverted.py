@@ -51,19 +51,9 @@ class Ranking(NamedTuple):
 def invert(words: ArrayLike, offsets: ArrayLike, n_words: int, *, weights: ArrayLike | None = None) -> InvertedFile:
     """Build the inverted file from the words of each image.
 
-    Parameters
-    ----------
-    words : (m,) or (m, r) array
-        The word of each region, or its r words, image by image.
-    offsets : (N + 1,) array
-        Image i holds ``words[offsets[i]:offsets[i + 1]]``.
-    n_words : int
-        Size of the vocabulary.
-    weights : array like ``words``, optional
-        Weight of each word; by default 1.
+    Image i holds ``words[offsets[i]:offsets[i + 1]]``: the word of each region, or each row its r words. ``n_words`` is
+    the size of the vocabulary. Each word has a weight, by default 1.
 
-    Examples
-    --------
     >>> file = invert([0, 1, 1, 2, 0], [0, 3, 5], n_words=4)
     >>> file.images.tolist(), file.starts.tolist()
     ([0, 1, 0, 1], [0, 2, 3, 4, 4])
@@ -104,21 +94,10 @@ def rank(
     norm: str = "l1",
     n_results: int | None = None,
 ) -> Ranking:
-    """Rank the images that share words with a query.
+    """Rank the images that share words with a query; its words and weights are like those of ``invert``.
 
-    Parameters
-    ----------
-    words : (m,) or (m, r) array
-        Words of the query's regions.
-    weights : array like ``words``, optional
-        Weight of each word; by default 1.
-    norm : {"l1", "l2"}, default="l1"
-        Norm of the tf-idf vectors.
-    n_results : int, optional
-        Largest number of images; by default all with a score above 0.
+    ``norm``, "l1" or "l2", is the norm of the tf-idf vectors. By default all images with a score above 0 are ranked.
 
-    Examples
-    --------
     >>> file = invert([0, 1, 1, 2, 0], [0, 3, 5], n_words=4)
     >>> rank(file, [1, 1, 0])
     Ranking(images=array([0]), scores=array([1.]))
@@ -137,19 +116,15 @@ def _score(file: InvertedFile, words: NDArray[Any], counts: NDArray[Any], norm: 
     weighted = counts * file.idf[words]
     length = weighted.sum() if norm == "l1" else np.sqrt((weighted**2).sum())
     if length > 0:
-        inverse_norms = _inverse(file.norms[NORMS.index(norm)])
-        if not kernels.add_scores(file, words, weighted / length, inverse_norms, norm == "l1", scores):
+        norms = np.asarray(file.norms[NORMS.index(norm)])
+        inverse = np.divide(1, norms, out=np.zeros(len(norms)), where=norms > 0)  # 0 without weighted words
+        if not kernels.add_scores(file, words, weighted / length, inverse, norm == "l1", scores):
             raise _changed_on_disk()
     return scores
 
 
 def _changed_on_disk() -> FileFormatError:
     return FileFormatError("the index must name images that it has, but does not: it was changed on disk")
-
-
-def _inverse(norms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Reciprocal norms; 0 for an image without weighted words."""
-    return np.divide(1, norms, out=np.zeros(len(norms)), where=np.asarray(norms) > 0)
 
 
 def _count_query(

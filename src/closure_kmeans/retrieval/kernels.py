@@ -63,10 +63,18 @@ def end_of_run(words: Array, begin: int) -> int:
     return end
 
 
-@kernel
 def match_words(words: Array, other_words: Array) -> Array:
-    """Merge two sorted lists of words into the pairs of regions that have the same word, an (n, 2) array."""
+    """Merge two sorted lists of words into the pairs of regions that have the same word, an (n, 2) array.
+
+    Not compiled itself: a kernel that returns arrays calls Python, where an interrupt would become a ``SystemError``.
+    """
     pairs = np.empty((MOST_PAIRS, 2), np.int32)
+    return pairs[: fill_pairs(words, other_words, pairs)]
+
+
+@kernel
+def fill_pairs(words: Array, other_words: Array, pairs: Array) -> int:
+    """Fill the pairs of ``match_words``, an array of ``MOST_PAIRS`` rows; return their number."""
     n_pairs, a, b = 0, 0, 0
     while a < words.shape[0] and b < other_words.shape[0]:
         if words[a] < other_words[b]:
@@ -82,7 +90,7 @@ def match_words(words: Array, other_words: Array) -> Array:
                         pairs[n_pairs, 0], pairs[n_pairs, 1] = i, j
                         n_pairs += 1
             a, b = end_a, end_b
-    return pairs[:n_pairs]
+    return n_pairs
 
 
 @kernel
@@ -210,18 +218,32 @@ def fit_affine(keypoints: Array, others: Array, pairs: Array, out: Array) -> boo
     return True
 
 
-@kernel
 def verify_pairs(
     keypoints: Array, others: Array, pairs: Array, dof: int, tolerances: tuple[float, float], best: Array
 ) -> Array:
-    """Find the affine transformation of most inliers: store it in ``best``, return its inliers.
+    """Find the affine transformation of most inliers: store it in ``best``, return its inliers. Not compiled itself."""
+    inliers = np.empty(len(pairs), np.int32)
+    n_inliers = find_transform(keypoints, others, pairs, dof, tolerances, best, inliers)
+    return pairs[inliers[:n_inliers]]
+
+
+@kernel
+def find_transform(
+    keypoints: Array,
+    others: Array,
+    pairs: Array,
+    dof: int,
+    tolerances: tuple[float, float],
+    best: Array,
+    inliers: Array,
+) -> int:
+    """Fill the transformation and the numbers of its inliers for ``verify_pairs``; return how many inliers there are.
 
     Every pair is a hypothesis (fast object retrieval, Philbin et al. 2007). The best one is refitted to its inliers by
     least squares, as long as this adds inliers.
     """
     trial = np.empty((2, 3))
     found = np.empty(pairs.shape[0], np.int32)
-    inliers = np.empty(pairs.shape[0], np.int32)
     ends = np.empty((4, pairs.shape[0]), np.float32)
     size, other_size = 0.0, 0.0
     for pair in range(pairs.shape[0]):
@@ -253,7 +275,7 @@ def verify_pairs(
         n_best = n_found
         inliers[:n_best] = found[:n_best]
         best[:] = trial
-    return pairs[inliers[:n_best]]
+    return n_best
 
 
 @kernel
@@ -311,16 +333,14 @@ def verify_images(
     each picture's keypoints.
     """
     transform = np.empty((2, 3))
+    pairs = np.empty((MOST_PAIRS, 2), np.int32)
+    inliers = np.empty(MOST_PAIRS, np.int32)
     own = tolerance * reach(keypoints)
     for place in range(first, last):
         begin, end = starts[images[place]], starts[images[place] + 1]
-        pairs = match_words(words, all_words[begin:end])
-        n_pairs[place] = pairs.shape[0]
-        if pairs.shape[0] == 0:
-            n_inliers[place] = n_places[place] = 0
-            continue
         others = all_keypoints[begin:end]
+        matched = pairs[: fill_pairs(words, all_words[begin:end], pairs)]
         tolerances = (own, tolerance * reach(others))
-        inliers = verify_pairs(keypoints, others, pairs, dof, tolerances, transform)
-        n_inliers[place] = inliers.shape[0]
-        n_places[place] = count_places(keypoints, others, inliers, tolerances)
+        n_found = find_transform(keypoints, others, matched, dof, tolerances, transform, inliers)
+        n_pairs[place], n_inliers[place] = matched.shape[0], n_found
+        n_places[place] = count_places(keypoints, others, matched[inliers[:n_found]], tolerances)

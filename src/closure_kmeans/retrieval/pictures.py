@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from closure_kmeans.features import ImageError, load_image
 from closure_kmeans.files import replacing
 from closure_kmeans.retrieval.evaluation import Box
 from closure_kmeans.retrieval.index import ImageIndex, Query, Result
 from closure_kmeans.retrieval.verification import Verification, align
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 # Pixels: longer side of a picture in a row, space between pictures, height of a line of text.
 SIDE, GAP, TEXT = 200, 8, 16
@@ -31,7 +29,7 @@ GREY, BLACK, WHITE = (150, 150, 150), (0, 0, 0), (255, 255, 255)
 
 def draw_results(
     index: ImageIndex, query_path: str | os.PathLike[str], results: Sequence[Result], box: Box | None = None
-) -> Image:
+) -> Image.Image:
     """Draw the query and its results in rows, with names and scores; verified results have a green frame.
 
     An image that no longer exists is drawn as a blank tile that says so.
@@ -44,21 +42,15 @@ def draw_results(
     return draw_rows([join(tiles[first : first + PER_ROW]) for first in range(0, len(tiles), PER_ROW)])
 
 
-def draw_rows(rows: Sequence[Image]) -> Image:
+def draw_rows(rows: Sequence[Image.Image]) -> Image.Image:
     """Stack pictures vertically.
 
     >>> from PIL import Image
     >>> draw_rows([Image.new("RGB", (30, 10)), Image.new("RGB", (20, 10))]).size
     (30, 20)
     """
-    from PIL import Image
-
-    sheet = Image.new("RGB", (max(row.width for row in rows), sum(row.height for row in rows)), WHITE)
-    top = 0
-    for row in rows:
-        sheet.paste(row, (0, top))
-        top += row.height
-    return sheet
+    tops = accumulate((row.height for row in rows), initial=0)
+    return _paste(rows, ((0, top) for top in tops))
 
 
 def draw_matches(
@@ -68,14 +60,12 @@ def draw_matches(
     result: Result,
     verification: Verification | None = None,
     box: Box | None = None,
-) -> Image:
+) -> Image.Image:
     """Draw the query and a result side by side, with lines between their inlier regions.
 
     Of many regions, every n-th is drawn. A line of text names the result. ``box`` is the box of the query, and is
     drawn.
     """
-    from PIL import ImageDraw, ImageOps
-
     other = index.places_of(result.image)
     alignment = align(query.places, other, verification or Verification())
     left, right = (_picture(path, LARGE_SIDE) for path in (Path(query_path), index.path_of(result.image)))
@@ -98,25 +88,24 @@ def draw_matches(
     return sheet
 
 
-def join(tiles: Sequence[Image]) -> Image:
-    """Place pictures side by side.
+def join(tiles: Sequence[Image.Image]) -> Image.Image:
+    """Place pictures side by side."""
+    lefts = accumulate((tile.width + GAP for tile in tiles), initial=0)
+    return _paste(tiles, ((left, 0) for left in lefts))
 
-    >>> from PIL import Image
-    >>> join([Image.new("RGB", (30, 10)), Image.new("RGB", (20, 12))]).height
-    12
-    """
-    from PIL import Image
 
-    width = sum(tile.width for tile in tiles) + GAP * (len(tiles) - 1)
-    sheet = Image.new("RGB", (width, max(tile.height for tile in tiles)), WHITE)
-    left = 0
-    for tile in tiles:
-        sheet.paste(tile, (left, 0))
-        left += tile.width + GAP
+def _paste(pictures: Sequence[Image.Image], corners: Iterable[tuple[int, int]]) -> Image.Image:
+    """Paste pictures at their upper left corners into the smallest sheet that holds them."""
+    placed = list(zip(pictures, corners, strict=False))
+    width = max(left + picture.width for picture, (left, _) in placed)
+    height = max(top + picture.height for picture, (_, top) in placed)
+    sheet = Image.new("RGB", (width, height), WHITE)
+    for picture, corner in placed:
+        sheet.paste(picture, corner)
     return sheet
 
 
-def save_picture(path: str | os.PathLike[str], picture: Image) -> None:
+def save_picture(path: str | os.PathLike[str], picture: Image.Image) -> None:
     """Write a picture atomically.
 
     >>> from PIL import Image
@@ -131,10 +120,8 @@ def save_picture(path: str | os.PathLike[str], picture: Image) -> None:
         picture.save(beside)
 
 
-def _picture(path: Path, side: int) -> tuple[Any, float]:
+def _picture(path: Path, side: int) -> tuple[Image.Image, float]:
     """Image with its longer side scaled to ``side``, and the ratio; a blank one if it cannot be read."""
-    from PIL import Image, ImageDraw
-
     try:
         full = load_image(path)
     except ImageError:
@@ -148,10 +135,8 @@ def _picture(path: Path, side: int) -> tuple[Any, float]:
     return Image.fromarray(full).resize(size, Image.Resampling.LANCZOS).convert("RGB"), ratio
 
 
-def _tile(path: Path, name: str, text: str, color: tuple[int, int, int], box: Box | None = None) -> Any:
+def _tile(path: Path, name: str, text: str, color: tuple[int, int, int], box: Box | None = None) -> Image.Image:
     """Small framed picture with its name and a text below."""
-    from PIL import Image, ImageDraw
-
     picture, ratio = _picture(path, SIDE)
     tile = Image.new("RGB", (SIDE, picture.height + 2 * TEXT + GAP), WHITE)
     tile.paste(picture, (0, 0))
@@ -163,7 +148,7 @@ def _tile(path: Path, name: str, text: str, color: tuple[int, int, int], box: Bo
     return tile
 
 
-def _draw_box(pen: Any, box: Box, ratio: float, size: tuple[int, int]) -> None:
+def _draw_box(pen: ImageDraw.ImageDraw, box: Box, ratio: float, size: tuple[int, int]) -> None:
     """Draw a box, scaled by a ratio and clipped to a size."""
     x, y = (np.clip(np.array(box)[t::2] * ratio, 0, size[t] - 1) for t in (0, 1))
     pen.rectangle([x[0], y[0], x[1], y[1]], outline=YELLOW, width=2)
@@ -177,8 +162,6 @@ def shorten(name: str, width: int) -> str:
     >>> shorten("a/long/way/from/here/to/holiday/IMG_0001.jpg", 200).endswith("holiday/IMG_0001.jpg")
     True
     """
-    from PIL import ImageFont
-
     font = ImageFont.load_default()
     if font.getlength(name) <= width:
         return name

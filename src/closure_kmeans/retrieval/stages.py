@@ -20,14 +20,7 @@ from tqdm import tqdm
 
 import closure_kmeans
 from closure_kmeans.files import FileFormatError, library, reading, unfinished
-from closure_kmeans.retrieval.collection import (
-    Collection,
-    Extraction,
-    collect,
-    join,
-    load_collection,
-    save_collection,
-)
+from closure_kmeans.retrieval.collection import Collection, Extraction, collect, join, load_collection, save_collection
 from closure_kmeans.retrieval.vocabulary import (
     VOCABULARY,
     Vocabulary,

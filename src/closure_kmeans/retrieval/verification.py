@@ -85,6 +85,8 @@ def place(words: ArrayLike, keypoints: ArrayLike, offsets: ArrayLike | None = No
 
 def join_places(places: Places, added: Places) -> Places:
     """Concatenate the places of two groups of images."""
+    if len(places.offsets) == 1:  # no images, whose keypoints would tell the number of columns
+        return added
     if places.keypoints.shape[1] != added.keypoints.shape[1]:
         raise ValueError(
             f"keypoints must have {places.keypoints.shape[1]} columns like those in the index, "

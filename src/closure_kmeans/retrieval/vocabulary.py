@@ -42,10 +42,6 @@ def tree_shape(n_words: int) -> tuple[int, int]:
     return min(shapes, key=lambda shape: (round(abs(math.log(shape[0] ** shape[1] / n_words)), 1), abs(shape[0] - 10)))
 
 
-def _hierarchical(n_words: int, **settings: Any) -> HierarchicalKMeans:
-    return HierarchicalKMeans(*tree_shape(n_words), **settings)
-
-
 # With few descriptors per word, a random descriptor is a large part of its own centre and stays near it, so exact or
 # near-exact assignment starts better from random rows than from a tree.
 METHODS: dict[str, Callable[..., BaseKMeans]] = {
@@ -53,7 +49,7 @@ METHODS: dict[str, Callable[..., BaseKMeans]] = {
     "paper": partial(ClosureKMeans.paper, init="random"),
     "akm": partial(ApproximateKMeans, init="random"),
     "rakm": partial(ApproximateKMeans, refined=True, init="random"),
-    "hkm": _hierarchical,
+    "hkm": lambda n_words, **settings: HierarchicalKMeans(*tree_shape(n_words), **settings),
     "lloyd": partial(LloydKMeans, init="random"),
     "canopy": partial(CanopyKMeans, init="random"),
 }
@@ -164,7 +160,6 @@ def check_nearest(n_nearest: int, n_words: int) -> None:
 
 def check_n_words(n_words: int, n_descriptors: int) -> None:
     """Check that there are at least as many descriptors as words."""
-    check.integer("n_words", n_words, 2)
     if n_descriptors == 0:
         raise ValueError("there must be descriptors to learn words from, but the images have none")
     if n_words > n_descriptors:
@@ -264,10 +259,7 @@ def save_vocabulary(path: str | os.PathLike[str], vocabulary: Vocabulary) -> Non
 
 
 def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
-    """Read a saved vocabulary.
-
-    See ``save_vocabulary`` for an example.
-    """
+    """Read a saved vocabulary."""
     path = Path(path)
     path.stat()
     with reading(path, "a vocabulary"):

@@ -91,13 +91,8 @@ def open_vectors(source: Source, name: str | None = None) -> NDArray[Any] | Vect
 def save_vectors(path: str | os.PathLike[str], X: ArrayLike | Vectors) -> None:
     """Write vectors into a file, in the format of its extension; replaces an existing file atomically.
 
-    Parameters
-    ----------
-    path : str or PathLike
-        ``.npy`` takes any numbers; ``.fvecs`` and ``.fbin`` float32, ``.bvecs`` and ``.u8bin`` uint8, ``.i8bin`` int8,
-        ``.ivecs`` int32, and any dtype that converts to these without loss.
-    X : (n, d) array or Vectors
-        The rows.
+    ``.npy`` takes any numbers; ``.fvecs`` and ``.fbin`` float32, ``.bvecs`` and ``.u8bin`` uint8, ``.i8bin`` int8,
+    ``.ivecs`` int32, and any dtype that converts to these without loss.
 
     Examples
     --------
@@ -151,5 +146,4 @@ def _unwrapped(rows: Rows, label: str) -> NDArray[Any] | Vectors:
     check_kind(label, rows.shape, np.dtype(rows.dtype))
     if isinstance(rows, np.ndarray):
         return rows
-    parts = by_chunks(rows)
-    return Vectors(parts, [label] * len(parts))
+    return by_chunks(rows, label)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from closure_kmeans.files import FileFormatError, file_size, library, reading
-from closure_kmeans.vectors.rows import Rows, Vectors, by_chunks, check_kind, listed
+from closure_kmeans.vectors.rows import Rows, by_chunks, check_kind, default_name, listed
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
 # Training set of ann-benchmarks.
@@ -29,11 +29,15 @@ def open_hdf5(path: Path, name: str | None = None) -> Rows:
         dtype, shape, offset = np.dtype(data.dtype), data.shape, data.id.get_offset()
         check_kind(label, shape, dtype)
         stored = _DataSet(path, data.name, shape, dtype, data.chunks)
-        storage = data.id.get_storage_size()
-        _check_storage(label, math.prod(shape) * dtype.itemsize, storage, size, stored.chunks is not None)
+        n_bytes, storage = math.prod(shape) * dtype.itemsize, data.id.get_storage_size()
+        fits = n_bytes == storage if stored.chunks is None else n_bytes <= LARGEST_COMPRESSION * storage
+        if storage > size or not fits:
+            raise FileFormatError(
+                f"'{label}' should have {n_bytes} bytes of values, "
+                f"but {storage} bytes are stored in a file of {size} bytes"
+            )
     if stored.chunks is not None or offset is None or offset % dtype.itemsize:
-        parts = by_chunks(stored)
-        return Vectors(parts, [label] * len(parts))
+        return by_chunks(stored, label)
     if offset + storage > size:
         raise FileFormatError(f"'{label}' lies at bytes {offset} to {offset + storage}, but the file has {size} bytes")
     return np.memmap(path, dtype, "r", offset, shape)
@@ -55,15 +59,11 @@ class _DataSet(NamedTuple):
 
 def _choose(path: Path, file: Any, kind: Any, name: str | None) -> Any:
     """Data set by name, or the default one."""
-    found = _two_dimensional(file, kind)
-    if name is None and _is_matrix(file.get(DEFAULT_NAME), kind):
-        name = DEFAULT_NAME
-    if name is None and len(found) == 1:
-        name = found[0]
-    if name is None and found:
-        raise FileFormatError(
-            f"'{path}' must be told which of its data sets of two dimensions to read, by name (--name): {listed(found)}"
-        )
+    found: list[str] = []  # two-dimensional data sets, in any group
+    file.visititems(lambda path, item: found.append(path) if _is_matrix(item, kind) else None)
+    if name is None:
+        usual = [DEFAULT_NAME] if _is_matrix(file.get(DEFAULT_NAME), kind) else []
+        name = default_name(path, "data sets of two dimensions", found, usual)
     if name is None:
         raise FileFormatError(f"'{path}' must have a data set of two dimensions, but has none")
     data = file.get(name)
@@ -74,25 +74,5 @@ def _choose(path: Path, file: Any, kind: Any, name: str | None) -> Any:
     return data
 
 
-def _two_dimensional(file: Any, kind: Any) -> list[str]:
-    """Names of all two-dimensional data sets, in any group."""
-    found = []
-
-    def note(name: str, item: Any) -> None:
-        if _is_matrix(item, kind):
-            found.append(name)
-
-    file.visititems(note)
-    return found
-
-
 def _is_matrix(item: Any, kind: Any) -> bool:
     return isinstance(item, kind) and item.ndim == 2
-
-
-def _check_storage(label: str, n_bytes: int, storage: int, size: int, in_chunks: bool) -> None:
-    largest = LARGEST_COMPRESSION * storage if in_chunks else storage
-    if storage > size or n_bytes > largest or (n_bytes != storage and not in_chunks):
-        raise FileFormatError(
-            f"'{label}' should have {n_bytes} bytes of values, but {storage} bytes are stored in a file of {size} bytes"
-        )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans.files import FileFormatError, file_size, library, reading
 from closure_kmeans.vectors.hdf5 import LARGEST_COMPRESSION
-from closure_kmeans.vectors.rows import Group, Vectors, check_kind, listed
+from closure_kmeans.vectors.rows import Group, Vectors, check_kind, default_name, listed
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
 # Default columns, in this order.
@@ -50,13 +50,8 @@ def open_parquet(path: Path, name: str | None = None) -> Vectors:
 def _choose(path: Path, schema: Any, types: Any, name: str | None) -> str:
     """Column by name, or the default one."""
     found = [field.name for field in schema if _is_list(field.type, types) and _is_number(field.type.value_type, types)]
-    usual = [candidate for candidate in DEFAULT_NAMES if candidate in found]
-    if name is None and (usual or len(found) == 1):
-        name = (usual or found)[0]
-    if name is None and found:
-        raise FileFormatError(
-            f"'{path}' must be told which of its columns of lists to read, by name (--name): {listed(found)}"
-        )
+    if name is None:
+        name = default_name(path, "columns of lists", found, [usual for usual in DEFAULT_NAMES if usual in found])
     if name is None or name not in found:
         wanted = "a column" if name is None else f"a column '{name}'"
         n_numbers = sum(_is_number(field.type, types) for field in schema)
@@ -101,7 +96,7 @@ class _Column:
         for batch in self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[self.name]):
             lists = batch.column(0)
             values = lists.flatten()
-            ragged = (np.diff(_offsets(lists)) != self.width).any()
+            ragged = hasattr(lists, "offsets") and (np.diff(lists.offsets) != self.width).any()
             if ragged or lists.null_count or values.null_count:
                 self._check_rows(lists, first + done)
             rows[done : done + len(lists)] = values.to_numpy(zero_copy_only=False).reshape(-1, self.width)
@@ -121,8 +116,3 @@ class _Column:
     def _check_present(self, row: int, values: Any) -> None:
         if not values.is_valid or values.values.null_count:
             raise FileFormatError(f"'{self._path}:{self.name}' must have no missing values, but row {row} has some")
-
-
-def _offsets(lists: Any) -> NDArray[Any]:
-    offsets: NDArray[Any] = lists.offsets.to_numpy() if hasattr(lists, "offsets") else np.empty(0, np.int64)
-    return offsets

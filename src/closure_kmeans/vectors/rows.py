@@ -48,35 +48,25 @@ class Group(NamedTuple):
     read: Callable[[], Any]
 
 
-def by_chunks(rows: Any) -> list[Rows | Group]:
-    """Split chunked rows into groups of whole chunks; other rows are a single part."""
+def by_chunks(rows: Any, label: str) -> Vectors:
+    """Read chunked rows in groups of whole chunks; other rows are a single part."""
     chunks = getattr(rows, "chunks", None)
     if not chunks or not isinstance(chunks[0], int):  # Dask has tuples
-        return [rows]
+        return Vectors([rows], [label])
     n_rows, width = rows.shape
     dtype = np.dtype(rows.dtype)
     size = chunks[0] * max(1, GROUP_BYTES // (chunks[0] * width * dtype.itemsize))
     some = [slice(first, min(first + size, n_rows)) for first in range(0, n_rows, size)]
-    return [Group((part.stop - part.start, width), dtype, partial(rows.__getitem__, part)) for part in some]
+    groups = [Group((part.stop - part.start, width), dtype, partial(rows.__getitem__, part)) for part in some]
+    return Vectors(groups, [label] * len(groups))
 
 
 class Vectors:
     """Concatenated parts, whose rows are read on demand.
 
     Slices return copies as NumPy arrays. ``np.asarray`` reads all rows, and so does ``fit``. The last groups are
-    cached: rows that several threads read in order, block by block, are read once.
-
-    Parameters
-    ----------
-    parts : list of Rows, Group and Vectors
-        Parts of equal width and dtype.
-    labels : list of str
-        Name of each part in errors.
-
-    Attributes
-    ----------
-    group_bytes : int
-        Size of the largest group.
+    cached: rows that several threads read in order, block by block, are read once. ``labels`` name the parts in errors;
+    ``group_bytes`` is the size of the largest group.
 
     Examples
     --------
@@ -186,6 +176,13 @@ def check_kind(label: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None
     n_rows, width = shape
     if n_rows < 1 or width < 1:
         raise FileFormatError(f"'{label}' must have rows and columns, but is {n_rows} x {width}")
+
+
+def default_name(path: Path, kind: str, found: list[str], usual: list[str]) -> str | None:
+    """The first usual name or the only one that was found; None if nothing was found."""
+    if len(found) > 1 and not usual:
+        raise FileFormatError(f"'{path}' must be told which of its {kind} to read, by name (--name): {listed(found)}")
+    return next(iter([*usual, *found]), None)
 
 
 def listed(names: list[str]) -> str:
