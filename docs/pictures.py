@@ -242,7 +242,7 @@ def draw_flow() -> Figure:
     for x in (2.22, 4.82, 7.4):
         arrow((x, 1.13), (x + 0.38, 1.13))
     arrow((1.12, 2.01), (1.12, 1.6))
-    note = "Heavy work is cut into blocks, and parallel.py runs the compiled functions of kernels.py on them"
+    note = "Heavy work is cut into blocks, and parallel.py runs the compiled functions of kernels/ on them"
     ax.text(5, 0.25, note, ha="center", va="center", fontsize=8.5, color=INK, style="italic")
     return figure
 
