@@ -43,7 +43,11 @@ class Problem(NamedTuple):
 
 
 class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator, ABC):
-    """An estimator of the library: its fitted model, and all but ``fit``."""
+    """An estimator of the library: its fitted model, and all but ``fit``.
+
+    Most estimators are dataclasses. Their fields are the parameters: scikit-learn reads these from the signature of
+    ``__init__``, and expects that it only stores them.
+    """
 
     # The class of ``center_index_``.
     index_class: ClassVar[type[CenterIndex]] = CenterIndex

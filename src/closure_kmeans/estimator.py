@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -26,6 +27,7 @@ from closure_kmeans.stores.disk import DiskStore
 from closure_kmeans.stores.memory import LocalStore, MemoryStore
 
 
+@dataclass(eq=False, repr=False)
 class ClosureKMeans(LocalKMeans):
     """K-means for thousands to millions of clusters, by cluster closures.
 
@@ -119,42 +121,23 @@ class ClosureKMeans(LocalKMeans):
     True
     """
 
-    def __init__(
-        self,
-        n_clusters: int = 2,
-        *,
-        init: Literal["tree", "random"] | ArrayLike = "tree",
-        metric: Literal["euclidean", "cosine"] = "euclidean",
-        max_size: float | None = None,
-        max_iter: int = 100,
-        tol: float = 5e-4,
-        max_time: float | None = None,
-        target_accuracy: float = 0.95,
-        method: Method | None = None,
-        memory_limit: int | str | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        checkpoint_every: float = 60.0,
-        random_state: int | np.random.RandomState | None = None,
-        n_threads: int | None = None,
-        callback: Callable[[Iteration], Any] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.init = init
-        self.metric = metric
-        self.max_size = max_size
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_time = max_time
-        self.target_accuracy = target_accuracy
-        self.method = method
-        self.memory_limit = memory_limit
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
-        self.random_state = random_state
-        self.n_threads = n_threads
-        self.callback = callback
-        self.verbose = verbose
+    n_clusters: int = 2
+    _: KW_ONLY
+    init: Literal["tree", "random"] | ArrayLike = "tree"
+    metric: Literal["euclidean", "cosine"] = "euclidean"
+    max_size: float | None = None
+    max_iter: int = 100
+    tol: float = 5e-4
+    max_time: float | None = None
+    target_accuracy: float = 0.95
+    method: Method | None = None
+    memory_limit: int | str | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_every: float = 60.0
+    random_state: int | np.random.RandomState | None = None
+    n_threads: int | None = None
+    callback: Callable[[Iteration], Any] | None = None
+    verbose: int = 0
 
     @classmethod
     def paper(cls, n_clusters: int = 2, **parameters: Any) -> Self:
