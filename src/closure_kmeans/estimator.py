@@ -17,7 +17,7 @@ from closure_kmeans.checkpoint import Checkpoint, check_new, fingerprint
 from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
 from closure_kmeans.hierarchy import Level, cluster_centers
 from closure_kmeans.iteration import Clustering, Iteration, Labels
-from closure_kmeans.method import PAPER, Method, checked
+from closure_kmeans.method import PAPER, Method
 from closure_kmeans.neighborhoods import LeavesOf, Neighborhoods
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.recorder import Recorder
@@ -155,11 +155,11 @@ class ClosureKMeans(LocalKMeans):
         check.integer("n_clusters", self.n_clusters, 1)
         check.number("target_accuracy", self.target_accuracy, 0, 1)
         check.choice("metric", self.metric, ("euclidean", "cosine"))
-        if self.max_size is not None:
-            check.number("max_size", self.max_size, 0)
-        check.path("checkpoint", self.checkpoint)
+        check.number("max_size", self.max_size, 0, optional=True)
+        if self.checkpoint is not None and not isinstance(self.checkpoint, str | os.PathLike):
+            raise TypeError(f"checkpoint must be a path, got {self.checkpoint!r}")
         check.number("checkpoint_every", self.checkpoint_every, 0)
-        method = checked(self.method)
+        method = check.method(self.method)
         if self.memory_limit is not None:
             check.n_bytes("memory_limit", self.memory_limit)
             check.choice("neighborhoods with memory_limit", method.neighborhoods, ("auto", "fresh"))
@@ -201,7 +201,7 @@ class ClosureKMeans(LocalKMeans):
 
     def _solve(self, problem: Problem) -> dict[str, Any]:
         rows, weights, init, began = problem
-        method = checked(self.method)
+        method = self.method or Method()
         check.enough_rows(self.n_clusters, rows)
         if self.max_size is not None:
             check.max_size(self.max_size, weights, len(rows), self.n_clusters)

@@ -14,7 +14,7 @@ import closure_kmeans
 from closure_kmeans import validation as check
 from closure_kmeans.files import FileFormatError, reading
 from closure_kmeans.iteration import Iteration
-from closure_kmeans.method import Method, checked
+from closure_kmeans.method import Method
 from closure_kmeans.points import precision
 from closure_kmeans.search import index_size
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
@@ -87,7 +87,7 @@ def plain_parameters(model: BaseKMeans) -> dict[str, Any]:
     """The parameters that describe a model, those of ``method`` among them."""
     parameters = model.get_params(deep=False)
     if "method" in parameters:
-        parameters |= checked(parameters.pop("method"))._asdict()
+        parameters |= check.method(parameters.pop("method"))._asdict()
     return _describing(parameters)
 
 

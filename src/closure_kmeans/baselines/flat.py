@@ -49,7 +49,7 @@ class FlatKMeans(LocalKMeans):
     def _check_parameters(self) -> None:
         check.parameters(self)
         check.integer("n_clusters", self.n_clusters, 1)
-        check.tree_dims(self.tree_dims)
+        check.integer("tree_dims", self.tree_dims, 1, optional=True)
 
     @abstractmethod
     def _assignment(self, points: Points, rng: np.random.Generator, threads: Threads) -> Assign:

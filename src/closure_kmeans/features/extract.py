@@ -93,7 +93,7 @@ def check_options(options: Options) -> None:
     """Check the options that all features share."""
     validation.integer("max_pixels", options.max_pixels, 1)
     validation.choice("on_error", options.on_error, ("raise", "skip"))
-    validation.n_threads(options.n_threads)
+    validation.integer("n_threads", options.n_threads, 1, optional=True)
     validation.verbose(options.verbose)
 
 
