@@ -20,6 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from closure_kmeans import PAPER, ClosureKMeans, Method, assignment, centers, closure, clusters, neighborhoods, parallel
 from closure_kmeans.arrays import ALIGNMENT, empty_rows, largest
 from closure_kmeans.assignment import assign_by_closures, with_means
+from closure_kmeans.base import draw_rows
 from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures, lower
 from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
@@ -27,7 +28,6 @@ from closure_kmeans.metrics import assignment_accuracy
 from closure_kmeans.neighborhoods import LARGEST_LEAF, FreshNeighborhoods, KeptNeighborhoods
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import heights
-from closure_kmeans.starts import draw_rows
 from closure_kmeans.stores import Rule
 from closure_kmeans.stores.memory import MemoryStore, arrange_points
 from closure_kmeans.trees import RandomPartition, check_partition, cut_evenly, unite_leaves

@@ -63,6 +63,10 @@ class Checkpoint:
     ----------
     saved : Saved or None
         The fit as it was saved.
+    history : list of Iteration
+        The iterations that were saved.
+    converged : bool
+        Whether the saved fit was at its end.
     """
 
     def __init__(
@@ -70,6 +74,8 @@ class Checkpoint:
     ) -> None:
         self.path = checkpoint_file(path)
         self.saved: Saved | None = None
+        self.history: list[Iteration] = []
+        self.converged = False
         self._every = every
         self._identity = identity
         self._written = time.monotonic()
@@ -82,16 +88,6 @@ class Checkpoint:
                 rng.bit_generator.state = self._read()
         self._rng = rng
         self._first_generator = rng.bit_generator.state
-
-    @property
-    def history(self) -> list[Iteration]:
-        """The iterations that were saved."""
-        return [] if self.saved is None else list(self.saved.history)
-
-    @property
-    def converged(self) -> bool:
-        """Whether the saved fit was at its end."""
-        return self.saved is not None and self.saved.converged
 
     def _prepare_folder(self) -> None:
         """Raise now, and not after an hour, if the file cannot be written; remove leftovers of killed processes."""
@@ -114,8 +110,9 @@ class Checkpoint:
         centers = f"closure_kmeans.checkpoint.read_centers({os.fspath(self.path)!r})"
         new_fit = f"start another fit from its centres: init={centers}, and a checkpoint elsewhere"
         check_environment(what, facts["environment"], self._environment, new_fit)
-        history = [Iteration(*record) for record in facts["history"]]
-        self.saved = Saved(arrays, facts["generator"], history, facts["converged"])
+        self.history = [Iteration(*record) for record in facts["history"]]
+        self.converged = facts["converged"]
+        self.saved = Saved(arrays, facts["generator"], list(self.history), self.converged)
         self._order = facts["order"]
         first: dict[str, Any] = facts["first_generator"]
         return first

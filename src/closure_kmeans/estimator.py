@@ -12,16 +12,14 @@ from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from closure_kmeans import validation as check
-from closure_kmeans.base import BaseKMeans, LocalKMeans, Problem, fitted_attributes
+from closure_kmeans.base import BaseKMeans, LocalKMeans, Problem, fitted_attributes, start_labels
 from closure_kmeans.checkpoint import Checkpoint, check_new, fingerprint
 from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
 from closure_kmeans.hierarchy import Level, cluster_centers
-from closure_kmeans.iteration import Clustering, Iteration, Labels
+from closure_kmeans.iteration import Clustering, Iteration, Labels, Recorder
 from closure_kmeans.method import PAPER, Method
 from closure_kmeans.neighborhoods import LeavesOf, Neighborhoods
 from closure_kmeans.parallel import Threads, count_threads
-from closure_kmeans.recorder import Recorder
-from closure_kmeans.starts import start_labels
 from closure_kmeans.stores import Rule, Store
 from closure_kmeans.stores.disk import DiskStore
 from closure_kmeans.stores.memory import LocalStore, MemoryStore

@@ -56,7 +56,7 @@ def suitable_leaf_size(n_points: int, n_clusters: int) -> int:
 
 
 class Neighborhoods(Protocol[LeavesOf]):
-    """The leaves of each iteration, and how they grow when they are used up."""
+    """The leaves of each iteration, and how they grow when they are used up; by default they do not."""
 
     def leaves(self) -> list[LeavesOf]:
         """The partitions whose leaves, united, are the neighbourhoods in the next iteration."""
@@ -67,12 +67,15 @@ class Neighborhoods(Protocol[LeavesOf]):
         ``fall`` is the relative fall of the distortion; ``settled`` says that it is below ``tol``, or that no point
         moved; ``accuracy`` is the share of points assigned to their nearest centre, where it was measured.
         """
+        return False
 
     def state(self) -> dict[str, NDArray[Any]]:
         """All that later partitions depend on, but for the random generator."""
+        return {}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Go on from a state."""
+        return
 
 
 class FreshNeighborhoods(Neighborhoods[LeavesOf]):
@@ -180,17 +183,6 @@ class AllClusters(Neighborhoods[RandomPartition]):
     def leaves(self) -> list[RandomPartition]:
         """The points in blocks."""
         return [self._blocks]
-
-    def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
-        """All clusters are tested already."""
-        return False
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Nothing: there is no state."""
-        return {}
-
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Nothing to restore."""
 
 
 def fresh_neighborhoods(

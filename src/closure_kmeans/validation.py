@@ -315,14 +315,15 @@ def labels(name: str, value: ArrayLike, n_rows: int, n_clusters: int) -> NDArray
     return array
 
 
-def rows_and_centers(X: ArrayLike, centers: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Rows and centres of one width; the centres in the precision of the rows."""
+def rows_and_centers(X: ArrayLike, centers: ArrayLike) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Rows, centres of the same width less their mean, and this mean, both in the precision of the rows."""
     checked = check_array(unmasked("X", rows(X)), dtype=DTYPES, order="C", input_name="X")
     middles = check_array(unmasked("centers", centers), dtype=precision(checked.dtype), order="C", input_name="centers")
     if middles.shape[1] != checked.shape[1]:
         raise ValueError(f"centers must have {checked.shape[1]} features like X, got {middles.shape[1]}")
     new_rows(checked, middles[0])
-    return checked, middles
+    mean = middles.mean(axis=0)
+    return checked, middles - mean, mean
 
 
 def weights_like(sample_weight: ArrayLike, rows: NDArray[Any]) -> NDArray[np.float64]:

@@ -12,14 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from closure_kmeans import validation as check
-from closure_kmeans.base import LocalKMeans, Problem, fitted_attributes
+from closure_kmeans.base import LocalKMeans, Problem, fitted_attributes, start_labels
 from closure_kmeans.clusters import Clusters, update
-from closure_kmeans.iteration import Clustering, Iteration, Step, alternate
+from closure_kmeans.iteration import Clustering, Iteration, Recorder, Step, alternate
 from closure_kmeans.nearest import nearest_centers
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import Points, as_numbers
-from closure_kmeans.recorder import Recorder
-from closure_kmeans.starts import start_labels
 from closure_kmeans.stores.memory import LocalState, MemoryStore
 
 # From clusters and the points' labels to new labels, and the number of pairs of point and centre that were compared.

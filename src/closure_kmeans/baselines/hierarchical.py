@@ -19,12 +19,11 @@ from closure_kmeans.base import LocalKMeans, Problem, fitted_attributes
 from closure_kmeans.baselines import kernels
 from closure_kmeans.baselines.flat import move, opened
 from closure_kmeans.clusters import update
-from closure_kmeans.iteration import Clustering, Iteration, Step, alternate
+from closure_kmeans.iteration import Clustering, Iteration, Recorder, Step, alternate
 from closure_kmeans.kernels import group_by_label
 from closure_kmeans.nearest import squared_distances
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import Points, as_numbers, hash_rows, precision, shifted
-from closure_kmeans.recorder import Recorder
 from closure_kmeans.search import CenterIndex
 from closure_kmeans.stores.memory import LocalState, MemoryStore
 

@@ -24,11 +24,10 @@ from closure_kmeans.distributed.sources import Source, open_source
 from closure_kmeans.distributed.store import DaskStore
 from closure_kmeans.estimator import ClosureKMeans, improve
 from closure_kmeans.hierarchy import Level, cluster_centers
-from closure_kmeans.iteration import Iteration
+from closure_kmeans.iteration import Iteration, Recorder
 from closure_kmeans.method import Method
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import precision, unit_rows
-from closure_kmeans.recorder import Recorder
 
 
 class DistributedClosureKMeans(BaseKMeans):
