@@ -6,6 +6,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -104,17 +105,15 @@ class BaseKMeans(FittedModel, ABC):
 
         return cluster_grid(self, cluster, X, images, n_items)
 
-    def _summary(self) -> str:
-        """What a notebook shows below the parameters; nothing without the extra ``explore``."""
-        try:
-            from closure_kmeans.explorer.notebook import summary
-        except ImportError:
-            return ""
-        return summary(self)
-
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """What a notebook shows: below the parameters a summary of the model, if the extra ``explore`` is there."""
         bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
-        return bundle | {"text/html": bundle["text/html"] + self._summary()} if "text/html" in bundle else bundle
+        with suppress(ImportError):
+            from closure_kmeans.explorer.notebook import summary
+
+            if "text/html" in bundle:
+                bundle["text/html"] += summary(self)
+        return bundle
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

@@ -24,12 +24,7 @@ EXTRAPOLATE_FROM, EXTRAPOLATE_FULLY = 10, 50
 class CenterBuffers:
     """The array that the next centres are written to; it rotates with those of a state.
 
-    Parameters
-    ----------
-    shape, dtype
-        Of the centres.
-    keep_previous : bool
-        Whether a state keeps the centres of the iteration before, for extrapolation.
+    With ``keep_previous`` a state keeps the centres of the iteration before, for extrapolation.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, *, keep_previous: bool) -> None:

@@ -17,7 +17,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from closure_kmeans import ClosureKMeans, Iteration
+from closure_kmeans import ClosureKMeans
 
 LLOYD_ITERATIONS = 25
 
@@ -50,16 +50,14 @@ def run_closures(
     on_iteration: Callable[[float], None],
 ) -> Run:
     """Fit ``ClosureKMeans``; calls ``on_iteration`` with the distortion after every iteration."""
-    curve: list[tuple[float, float]] = []
-
-    def record(iteration: Iteration) -> None:
-        curve.append((iteration.seconds, iteration.inertia / len(X)))
-        on_iteration(curve[-1][1])
-
-    model = ClosureKMeans(n_clusters=n_clusters, random_state=seed, n_threads=n_threads, callback=record)
+    model = ClosureKMeans(
+        n_clusters, random_state=seed, n_threads=n_threads, callback=lambda step: on_iteration(step.inertia / len(X))
+    )
     begin = perf_counter()
     model.fit(X)
-    return Run("ClosureKMeans", perf_counter() - begin, model.inertia_ / len(X), curve)
+    seconds = perf_counter() - begin
+    curve = [(step.seconds, step.inertia / len(X)) for step in model.history_]
+    return Run("ClosureKMeans", seconds, model.inertia_ / len(X), curve)
 
 
 def run_lloyd(

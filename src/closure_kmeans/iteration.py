@@ -124,18 +124,8 @@ class Keeper(Protocol):
 class Recorder:
     """Records iterations, shows the progress, and says when to stop.
 
-    Parameters
-    ----------
-    model : estimator
-        ``max_time``, ``callback`` and ``verbose`` are read from it.
-    began : float
-        When the fit began, by ``time.perf_counter``.
-    n_points : int
-        Number of points.
-    max_iter : int
-        Largest number of iterations.
-    keeper : Keeper, optional
-        The place where the fit is saved.
+    ``max_time``, ``callback`` and ``verbose`` are those of the ``model``. The fit ``began`` at a time by
+    ``time.perf_counter``, and is saved by the ``keeper``.
     """
 
     def __init__(

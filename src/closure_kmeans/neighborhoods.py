@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -78,6 +79,7 @@ class Neighborhoods(Protocol[LeavesOf]):
         return
 
 
+@dataclass
 class FreshNeighborhoods(Neighborhoods[LeavesOf]):
     """One new partition in every iteration; the ``first`` may be given.
 
@@ -85,45 +87,38 @@ class FreshNeighborhoods(Neighborhoods[LeavesOf]):
     ``largest`` or ``LARGEST_LEAF`` points.
     """
 
-    def __init__(
-        self,
-        grow: Grow[LeavesOf],
-        leaf_size: int,
-        largest: int,
-        target_accuracy: float,
-        first: LeavesOf | None = None,
-    ) -> None:
-        self._grow = grow
-        self._first = first
-        self._leaf_size = leaf_size
-        self._largest = min(largest, LARGEST_LEAF)
-        self._target_accuracy = target_accuracy
+    grow: Grow[LeavesOf]
+    leaf_size: int
+    largest: int
+    target_accuracy: float
+    first: LeavesOf | None = None
 
     def leaves(self) -> list[LeavesOf]:
         """A partition that no iteration has seen."""
-        return [self._grow(self._leaf_size) if self._first is None else self._first]
+        return [self.grow(self.leaf_size) if self.first is None else self.first]
 
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
         """Go on to new trees after a given first partition; double the leaves for the accuracy asked for."""
-        if self._first is not None:
-            self._first = None
+        if self.first is not None:
+            self.first = None
             return True
-        accurate = accuracy is None or accuracy >= self._target_accuracy
-        if not settled or accurate or self._leaf_size >= self._largest:
+        largest = min(self.largest, LARGEST_LEAF)
+        accurate = accuracy is None or accuracy >= self.target_accuracy
+        if not settled or accurate or self.leaf_size >= largest:
             return False
-        self._leaf_size = min(2 * self._leaf_size, self._largest)
+        self.leaf_size = min(2 * self.leaf_size, largest)
         return True
 
     def state(self) -> dict[str, NDArray[Any]]:
         """The size of the leaves."""
-        return {"leaf_size": np.array([self._leaf_size])}
+        return {"leaf_size": np.array([self.leaf_size])}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Restore the leaf size; the given first partition is not used again."""
-        self._first = None
-        (self._leaf_size,) = state["leaf_size"].tolist()
-        if not self._leaf_size > 0:
-            raise ValueError(f"leaves must have at least one point, got {self._leaf_size}")
+        self.first = None
+        (self.leaf_size,) = state["leaf_size"].tolist()
+        if not self.leaf_size > 0:
+            raise ValueError(f"leaves must have at least one point, got {self.leaf_size}")
 
 
 class KeptNeighborhoods(Neighborhoods[RandomPartition]):

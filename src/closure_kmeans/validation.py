@@ -362,8 +362,7 @@ def enough_rows(n_clusters: int, X: NDArray[Any]) -> None:
     distinct = np.empty(0, np.uint64)
     first, n_rows = 0, max(n_clusters, 1000)
     while first < len(X):
-        distinct = np.sort(np.append(distinct, hash_rows(X, first, first + n_rows)))
-        distinct = distinct[np.append(True, distinct[1:] != distinct[:-1])]
+        distinct = np.union1d(distinct, hash_rows(X, first, first + n_rows))
         if len(distinct) >= n_clusters:
             return
         first, n_rows = first + n_rows, 2 * n_rows
