@@ -7,8 +7,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,24 +41,21 @@ class Problem(NamedTuple):
     began: float  # when ``fit`` was called
 
 
-class BaseKMeans(FittedModel, ABC):
+@dataclass(eq=False, repr=False, kw_only=True)
+class BaseKMeans(FittedModel):
     """An estimator of the library: its fitted model, and all but ``fit``.
 
-    Most estimators are dataclasses. Their fields are the parameters: scikit-learn reads these from the signature of
-    ``__init__``, and expects that it only stores them.
+    Its fields are the parameters that all estimators have. Each estimator adds its own, as a dataclass: scikit-learn
+    reads the parameters from the signature of ``__init__``, and expects that it only stores them.
     """
 
-    init: Literal["tree", "random"] | ArrayLike = "tree"
-    max_iter: int
-    tol: float
-    max_time: float | None
-    random_state: int | np.random.RandomState | None
-    callback: Callable[[Iteration], Any] | None
-    verbose: int
-
-    n_iter_: int
-    history_: list[Iteration]
-    stopped_by_: str
+    max_iter: int = 100
+    tol: float = 5e-4
+    max_time: float | None = None
+    random_state: int | np.random.RandomState | None = None
+    n_threads: int | None = None
+    callback: Callable[[Iteration], Any] | None = None
+    verbose: int = 0
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Self:
         """Refuse a renamed parameter, and name its successor."""
@@ -71,9 +69,15 @@ class BaseKMeans(FittedModel, ABC):
         super().set_params(**parameters)
         return self
 
-    @abstractmethod
     def _check_parameters(self) -> None:
         """Raise if a parameter cannot be used."""
+        check.integer("max_iter", self.max_iter, 1)
+        check.number("tol", self.tol, 0)
+        check.number("max_time", self.max_time, 0, optional=True)
+        check.integer("n_threads", self.n_threads, 1, optional=True)
+        check.verbose(self.verbose)
+        if self.callback is not None and not callable(self.callback):
+            raise TypeError(f"callback must be callable, got {self.callback!r}")
 
     def _become(self, fitted: dict[str, Any]) -> Self:
         """Set the fitted attributes after success; raise an interrupt of the fit again."""
@@ -139,7 +143,7 @@ class BaseKMeans(FittedModel, ABC):
         return tags
 
 
-class LocalKMeans(BaseKMeans):
+class LocalKMeans(BaseKMeans, ABC):
     """An estimator whose rows are on this machine; the method is ``_solve``."""
 
     memory_limit: int | str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Self
 
@@ -16,7 +16,7 @@ from closure_kmeans.base import BaseKMeans, LocalKMeans, Problem, fitted_attribu
 from closure_kmeans.checkpoint import Checkpoint, check_new, fingerprint
 from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
 from closure_kmeans.hierarchy import Level, cluster_centers
-from closure_kmeans.iteration import Clustering, Iteration, Labels, Recorder
+from closure_kmeans.iteration import Clustering, Labels, Recorder
 from closure_kmeans.method import PAPER, Method
 from closure_kmeans.neighborhoods import LeavesOf, Neighborhoods
 from closure_kmeans.parallel import Threads, count_threads
@@ -124,18 +124,11 @@ class ClosureKMeans(LocalKMeans):
     init: Literal["tree", "random"] | ArrayLike = "tree"
     metric: Literal["euclidean", "cosine"] = "euclidean"
     max_size: float | None = None
-    max_iter: int = 100
-    tol: float = 5e-4
-    max_time: float | None = None
     target_accuracy: float = 0.95
     method: Method | None = None
     memory_limit: int | str | None = None
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: float = 60.0
-    random_state: int | np.random.RandomState | None = None
-    n_threads: int | None = None
-    callback: Callable[[Iteration], Any] | None = None
-    verbose: int = 0
 
     @classmethod
     def paper(cls, n_clusters: int = 2, **parameters: Any) -> Self:
@@ -149,7 +142,7 @@ class ClosureKMeans(LocalKMeans):
         return cls(n_clusters, **({"method": PAPER} | parameters))
 
     def _check_parameters(self) -> None:
-        check.parameters(self)
+        super()._check_parameters()
         check.integer("n_clusters", self.n_clusters, 1)
         check.number("target_accuracy", self.target_accuracy, 0, 1)
         check.choice("metric", self.metric, ("euclidean", "cosine"))

@@ -11,6 +11,7 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from closure_kmeans import validation as check
+from closure_kmeans.iteration import Iteration
 from closure_kmeans.nearest import squared_distances
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import rows_per_block, shifted, unit_rows
@@ -26,13 +27,19 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
     # The class of ``center_index_``.
     index_class: ClassVar[type[CenterIndex]] = CenterIndex
 
+    # Parameters that some estimators lack.
+    init: Literal["tree", "random"] | ArrayLike = "tree"
     metric: Literal["euclidean", "cosine"] = "euclidean"
+
     n_threads: int | None
 
     cluster_centers_: NDArray[Any]
     cluster_sizes_: NDArray[np.float64]
     labels_: NDArray[np.int32]
     inertia_: float
+    n_iter_: int
+    history_: list[Iteration]
+    stopped_by_: str
     _index: CenterIndex
     _indexed: NDArray[Any]  # the centres of the index
 

@@ -7,7 +7,7 @@ import numbers
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,9 +20,6 @@ from closure_kmeans.files import check_uncut
 from closure_kmeans.method import Method
 from closure_kmeans.points import check_values, hash_rows, precision, squares_to
 from closure_kmeans.vectors import open_vectors
-
-if TYPE_CHECKING:
-    from closure_kmeans.base import BaseKMeans
 
 # Types of rows that are not converted; all others become the first.
 DTYPES = (np.float64, np.float32, np.float16, np.uint8, np.int8)
@@ -58,17 +55,6 @@ def renamed(kind: type, names: Iterable[str]) -> None:
         new = RENAMED.get(name)
         if new is not None and name not in known and ("method" in known or not new.startswith("method")):
             raise TypeError(f"{kind.__name__} has no parameter {name!r} since version 0.2: use {new}")
-
-
-def parameters(model: BaseKMeans) -> None:
-    """The settings that all estimators have."""
-    integer("max_iter", model.max_iter, 1)
-    number("tol", model.tol, 0)
-    number("max_time", model.max_time, 0, optional=True)
-    integer("n_threads", model.n_threads, 1, optional=True)
-    verbose(model.verbose)
-    if model.callback is not None and not callable(model.callback):
-        raise TypeError(f"callback must be callable, got {model.callback!r}")
 
 
 def method(value: object) -> Method:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from closure_kmeans import validation as check
 from closure_kmeans.base import LocalKMeans, Problem, fitted_attributes, start_labels
 from closure_kmeans.clusters import Clusters, update
-from closure_kmeans.iteration import Clustering, Iteration, Recorder, Step, alternate
+from closure_kmeans.iteration import Clustering, Recorder, Step, alternate
 from closure_kmeans.nearest import nearest_centers
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import Points, as_numbers
@@ -31,21 +31,14 @@ class FlatKMeans(LocalKMeans):
     n_clusters: int = 2
     _: KW_ONLY
     init: Literal["tree", "random"] | ArrayLike = "tree"
-    max_iter: int = 100
-    tol: float = 5e-4
-    max_time: float | None = None
     tree_dims: int | None = 16
-    random_state: int | np.random.RandomState | None = None
-    n_threads: int | None = None
-    callback: Callable[[Iteration], Any] | None = None
-    verbose: int = 0
 
     # Parameters of ``ApproximateKMeans``. Other assignments need no trees, and take no point to a farther centre.
     n_trees = 0
     refined = True
 
     def _check_parameters(self) -> None:
-        check.parameters(self)
+        super()._check_parameters()
         check.integer("n_clusters", self.n_clusters, 1)
         check.integer("tree_dims", self.tree_dims, 1, optional=True)
 

@@ -6,8 +6,7 @@ candidates of a point are the siblings of its cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
@@ -19,7 +18,7 @@ from closure_kmeans.base import LocalKMeans, Problem, fitted_attributes
 from closure_kmeans.baselines import kernels
 from closure_kmeans.baselines.flat import move, opened
 from closure_kmeans.clusters import update
-from closure_kmeans.iteration import Clustering, Iteration, Recorder, Step, alternate
+from closure_kmeans.iteration import Clustering, Recorder, Step, alternate
 from closure_kmeans.kernels import group_by_label
 from closure_kmeans.nearest import squared_distances
 from closure_kmeans.parallel import Threads, count_threads
@@ -145,14 +144,6 @@ class HierarchicalKMeans(LocalKMeans):
 
     branching: int = 10
     depth: int = 2
-    _: KW_ONLY
-    max_iter: int = 100
-    tol: float = 5e-4
-    max_time: float | None = None
-    random_state: int | np.random.RandomState | None = None
-    n_threads: int | None = None
-    callback: Callable[[Iteration], Any] | None = None
-    verbose: int = 0
 
     @property
     def center_index_(self) -> TreeIndex:
@@ -165,7 +156,7 @@ class HierarchicalKMeans(LocalKMeans):
         return self.center_index_.levels
 
     def _check_parameters(self) -> None:
-        check.parameters(self)
+        super()._check_parameters()
         check.integer("branching", self.branching, 2)
         check.integer("depth", self.depth, 1)
 

@@ -130,7 +130,7 @@ class DistributedClosureKMeans(BaseKMeans):
         self.verbose = verbose
 
     def _check_parameters(self) -> None:
-        check.parameters(self)
+        super()._check_parameters()
         check.integer("n_clusters", self.n_clusters, 1)
         check.number("target_accuracy", self.target_accuracy, 0, 1)
         check.choice("metric", self.metric, ("euclidean", "cosine"))
