@@ -185,11 +185,7 @@ class LocalKMeans(BaseKMeans, ABC):
 
 
 def fitted_attributes(
-    store: Store[Labels, Any],
-    state: Clustering[Labels],
-    centers: NDArray[Any],
-    stopped_by: str,
-    record: Recorder,
+    store: Store[Labels, Any], state: Clustering[Labels], centers: NDArray[Any], stopped_by: str, record: Recorder
 ) -> dict[str, Any]:
     """The attributes of a model with the given centres. Raises an interrupt if no iteration was done."""
     if not record.history:

@@ -41,24 +41,15 @@ class Checkpoint:
 
     ``identity`` must be equal in a fit and in the one that was saved: see ``fingerprint``. ``rng`` is the generator of
     the fit, at its beginning. It takes the first state of the saved fit, if there is one.
-
-    Attributes
-    ----------
-    saved : dict or None
-        The arrays of the saved fit: the state, the neighbourhoods and the offset of the centres.
-    history : list of Iteration
-        The iterations that were saved.
-    converged : bool
-        Whether the saved fit was at its end.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], every: float, identity: dict[str, Any], rng: np.random.Generator
     ) -> None:
         self.path = checkpoint_file(path)
-        self.saved: Arrays | None = None
-        self.history: list[Iteration] = []
-        self.converged = False
+        self.saved: Arrays | None = None  # of a saved fit: the state, the neighbourhoods and the offset of the centres
+        self.history: list[Iteration] = []  # the iterations that were saved
+        self.converged = False  # whether the saved fit was at its end
         self._every = every
         self._written = time.monotonic()
         self._rng = rng
@@ -210,21 +201,17 @@ def _arrays_of(state: LocalState) -> Arrays:
 
 def _as_state(arrays: Arrays, like: LocalState) -> LocalState:
     """The state in some arrays, which must look like another."""
-    found = _part(arrays, "state.")
-    previous = found.pop("previous", None)
-    if previous is not None:
-        _check_like("previous", previous, like.clusters.centers)
-    for name, array in _arrays_of(like).items():
-        _check_like(name, found[name], array)
+    found, expected = _part(arrays, "state."), _arrays_of(like)
+    if "previous" in found:
+        expected["previous"] = like.clusters.centers
+    for name, wanted in expected.items():
+        array = found[name]
+        if (array.shape, array.dtype) != (wanted.shape, wanted.dtype):
+            raise ValueError(f"{name} must be {wanted.shape} {wanted.dtype}, but is {array.shape} {array.dtype}")
     labels = found["labels"]
     if labels.min() < 0 or labels.max() >= len(like.clusters.centers):
         raise ValueError(f"labels must lie in 0..{len(like.clusters.centers) - 1}")
-    return Clustering(labels, Clusters(**_part(found, "clusters.")), previous)
-
-
-def _check_like(name: str, array: NDArray[Any], like: NDArray[Any]) -> None:
-    if (array.shape, array.dtype) != (like.shape, like.dtype):
-        raise ValueError(f"{name} must be {like.shape} {like.dtype}, but is {array.shape} {array.dtype}")
+    return Clustering(labels, Clusters(**_part(found, "clusters.")), found.get("previous"))
 
 
 def _part(arrays: Arrays, prefix: str) -> Arrays:

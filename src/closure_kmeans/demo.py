@@ -42,12 +42,7 @@ def prepare_kernels(X: NDArray[Any], n_clusters: int, *, seed: int, n_threads: i
 
 
 def run_closures(
-    X: NDArray[Any],
-    n_clusters: int,
-    *,
-    seed: int,
-    n_threads: int | None,
-    on_iteration: Callable[[float], None],
+    X: NDArray[Any], n_clusters: int, *, seed: int, n_threads: int | None, on_iteration: Callable[[float], None]
 ) -> Run:
     """Fit ``ClosureKMeans``; calls ``on_iteration`` with the distortion after every iteration."""
     model = ClosureKMeans(
@@ -61,12 +56,7 @@ def run_closures(
 
 
 def run_lloyd(
-    X: NDArray[Any],
-    n_clusters: int,
-    *,
-    seed: int,
-    n_threads: int | None,
-    on_iteration: Callable[[float], None],
+    X: NDArray[Any], n_clusters: int, *, seed: int, n_threads: int | None, on_iteration: Callable[[float], None]
 ) -> Run:
     """Run scikit-learn's exact Lloyd from random rows.
 

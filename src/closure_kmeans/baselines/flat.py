@@ -79,10 +79,7 @@ def opened(
     check.enough_rows(n_clusters, rows)
     check.memory(n_clusters, rows, tree_dims)
     rng = check.generator(model.random_state)
-    with (
-        Threads(count_threads(model.n_threads)) as threads,
-        Recorder(model, began, len(rows), max_iter) as record,
-    ):
+    with Threads(count_threads(model.n_threads)) as threads, Recorder(model, began, len(rows), max_iter) as record:
         yield MemoryStore(rows, weights, n_clusters, tree_dims=tree_dims, rng=rng, threads=threads), record
 
 
