@@ -160,9 +160,8 @@ class LocalKMeans(BaseKMeans, ABC):
         rows = check.stored_rows(X) if self.memory_limit is not None else check.fitted_rows(X, self)
         weights = check.sample_weight(sample_weight, rows)
         init = check.init(self.init, getattr(self, "n_clusters", 1), rows)
-        validate_data(
-            BaseEstimator(), X, skip_check_array=True
-        )  # checks the names of the features; the model stays untouched
+        # Checks the names of the features; the model stays untouched.
+        validate_data(BaseEstimator(), X, skip_check_array=True)
         if self.metric == "cosine":
             init = unit_rows(init, "init") if isinstance(init, np.ndarray) and init.ndim == 2 else init
             rows = unit_rows(rows) if self.memory_limit is None else rows

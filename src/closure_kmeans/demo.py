@@ -18,6 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from closure_kmeans import ClosureKMeans
+from closure_kmeans.files import library
 
 LLOYD_ITERATIONS = 25
 
@@ -99,11 +100,8 @@ def format_table(runs: list[Run]) -> str:
 
 def draw_runs(runs: list[Run], title: str, path: Path) -> None:
     """Plot distortion over time into a file; the first run is highlighted."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import LogLocator
-    except ImportError as error:
-        raise ImportError("a picture needs matplotlib: pip install 'closure-kmeans[plot]'") from error
+    Figure = library("matplotlib.figure", "plot", "a picture").Figure
+    LogLocator = library("matplotlib.ticker", "plot", "a picture").LogLocator
 
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.add_subplot()

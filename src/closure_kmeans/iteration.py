@@ -138,11 +138,7 @@ class Recorder:
         self._n_points = n_points
         self._compiling = CompilerTime()
         self._bar = tqdm(
-            total=max_iter,
-            initial=len(self.history),
-            disable=not model.verbose,
-            unit="it",
-            desc=type(model).__name__,
+            total=max_iter, initial=len(self.history), disable=not model.verbose, unit="it", desc=type(model).__name__
         )
         self._bar.set_postfix_str("preparing")
 

@@ -152,11 +152,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         [1, 3]
         """
         rows = self._check(X)
-        if labels is None:
-            clusters, distances = self.center_index_.find(rows)
-        else:
-            clusters = check.labels("labels", labels, len(rows), len(self.cluster_centers_))
-            distances = self._squares(rows, clusters)
+        clusters, distances = self.center_index_.find(rows) if labels is None else self._measure(rows, labels)
         nearest_first = np.lexsort((distances, clusters))
         found, first = np.unique(clusters[nearest_first], return_index=True)
         medoids = np.full(len(self.cluster_centers_), -1)
@@ -179,12 +175,14 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         >>> model.squared_distances([[0.0], [2.0], [9.0]], model.labels_).tolist()
         [1.0, 1.0, 0.0]
         """
-        rows = self._check(X)
-        return self._squares(rows, check.labels("labels", labels, len(rows), len(self.cluster_centers_)))
+        _, distances = self._measure(self._check(X), labels)
+        return distances
 
-    def _squares(self, rows: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.float64]:
+    def _measure(self, rows: NDArray[Any], labels: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Labels as an array, and the squared distance of each row to the centre of its label."""
+        checked = check.labels("labels", labels, len(rows), len(self.cluster_centers_))
         offset, centers = self.center_index_.relative(rows.dtype)
-        return squared_distances(rows, centers, offset, labels)
+        return checked, squared_distances(rows, centers, offset, checked)
 
     @property
     def center_index_(self) -> CenterIndex:
@@ -197,12 +195,10 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
 
     def __getstate__(self) -> dict[str, Any]:
         """The index as arrays, without the centres and without rows."""
-        state: dict[str, Any] = super().__getstate__()
-        if "_index" not in state:
-            return state
-        return {name: value for name, value in state.items() if name != "_indexed"} | {
-            "_index": self.center_index_.pack()
-        }
+        state: dict[str, Any] = dict(super().__getstate__())
+        if state.pop("_indexed", None) is not None:
+            state["_index"] = self.center_index_.pack()
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

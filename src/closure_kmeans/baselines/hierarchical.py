@@ -207,12 +207,7 @@ class HierarchicalKMeans(LocalKMeans):
             return move(points, state, labels, n_pairs, threads)
 
         return alternate(
-            start,
-            take_step,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            measure_accuracy=store.accuracy,
-            on_iteration=record,
+            start, take_step, max_iter=self.max_iter, tol=self.tol, measure_accuracy=store.accuracy, on_iteration=record
         )
 
     def paths(self, X: ArrayLike) -> NDArray[np.int32]:
