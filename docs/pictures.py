@@ -219,7 +219,7 @@ def draw_flow() -> Figure:
     box(0.05, 4.4, "vectors/", "files and arrays → rows")
     box(2.65, 4.4, "stores/", "rows in the order of a tree")
     box(5.25, 4.4, "trees.py", "random trees as arrays")
-    box(7.8, 4.4, "starts.py", "the first labels")
+    box(7.8, 4.4, "base.py", "the first labels")
     for x in (2.22, 4.82, 7.4):
         arrow((x, 4.83), (x + 0.38, 4.83))
 
@@ -229,7 +229,7 @@ def draw_flow() -> Figure:
     box(0.25, 2.6, "neighborhoods.py", "which leaves to look at", RED)
     box(2.7, 2.6, "assignment.py", "assign inside the leaves", RED)
     box(5.15, 2.6, "clusters.py", "means; refill the empty", RED)
-    box(7.6, 2.6, "recorder.py", "record, stop, checkpoint", RED)
+    box(7.6, 2.6, "iteration.py", "record, stop, checkpoint", RED)
     for x in (2.42, 4.87, 7.32):
         arrow((x, 3.03), (x + 0.26, 3.03))
     arrow((8.68, 2.57), (1.32, 2.57), bend=-0.05)

@@ -12,8 +12,8 @@ from numba.core import event
 from closure_kmeans import ClosureKMeans
 from closure_kmeans.clusters import group_by_label
 from closure_kmeans.compiler import WATCH, CompilerTime
+from closure_kmeans.iteration import Recorder
 from closure_kmeans.parallel import Threads
-from closure_kmeans.recorder import Recorder
 from closure_kmeans.retrieval import kernels
 
 WORDS = np.array([2, 2, 5])

@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from closure_kmeans import PAPER, ClosureKMeans, Iteration, Method, base, estimator, recorder, search, validation
+from closure_kmeans import PAPER, ClosureKMeans, Iteration, Method, base, estimator, iteration, search, validation
 from closure_kmeans.baselines import (
     ApproximateKMeans,
     CanopyKMeans,
@@ -351,7 +351,7 @@ def test_max_time(X, make):
 def test_max_time_does_not_take_the_set_up_for_an_iteration(X, monkeypatch):
     """The clock shows a set-up of 6 seconds and iterations of one."""
     times = chain([0.0], count(6.0))
-    for module in (base, recorder):
+    for module in (base, iteration):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     model = ClosureKMeans(50, max_time=9, tol=0).fit(X)
     assert [record.seconds for record in model.history_] == [6, 7, 8, 9]

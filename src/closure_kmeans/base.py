@@ -1,4 +1,4 @@
-"""All that the estimators of the library have in common: the checks of a fit, ``predict`` and its kin, ``save``."""
+"""What the estimators of the library have in common: their parameters, the checks of a fit, the start, ``save``."""
 
 from __future__ import annotations
 
@@ -6,31 +6,30 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
-from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from closure_kmeans import validation as check
 from closure_kmeans.files import check_uncut, library
-from closure_kmeans.iteration import Clustering, Iteration, Labels
-from closure_kmeans.nearest import squared_distances
-from closure_kmeans.parallel import Threads, count_threads
-from closure_kmeans.points import rows_per_block, shifted, unit_rows
-from closure_kmeans.recorder import Recorder
+from closure_kmeans.iteration import Clustering, Iteration, Labels, Recorder
+from closure_kmeans.model import FittedModel
+from closure_kmeans.points import as_numbers, unit_rows
 from closure_kmeans.search import CenterIndex
-from closure_kmeans.storage import save_model
+from closure_kmeans.storage import pack_model
 from closure_kmeans.stores import Store
+from closure_kmeans.stores.memory import LocalStore
+from closure_kmeans.tensors import write_tensors
 
 if TYPE_CHECKING:
     from closure_kmeans.explorer.notebook import Grid
-
-# Rows transformed at a time, at least: enough for products that are worth converting the centres to float64.
-TRANSFORM_ROWS = 256
 
 
 class Problem(NamedTuple):
@@ -42,31 +41,21 @@ class Problem(NamedTuple):
     began: float  # when ``fit`` was called
 
 
-class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator, ABC):
-    """An estimator of the library: its fitted model, and all but ``fit``."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class BaseKMeans(FittedModel):
+    """An estimator of the library: its fitted model, and all but ``fit``.
 
-    # The class of ``center_index_``.
-    index_class: ClassVar[type[CenterIndex]] = CenterIndex
+    Its fields are the parameters that all estimators have. Each estimator adds its own, as a dataclass: scikit-learn
+    reads the parameters from the signature of ``__init__``, and expects that it only stores them.
+    """
 
-    init: Literal["tree", "random"] | ArrayLike = "tree"
-    metric: Literal["euclidean", "cosine"] = "euclidean"
-    max_iter: int
-    tol: float
-    max_time: float | None
-    random_state: int | np.random.RandomState | None
-    n_threads: int | None
-    callback: Callable[[Iteration], Any] | None
-    verbose: int
-
-    cluster_centers_: NDArray[Any]
-    cluster_sizes_: NDArray[np.float64]
-    labels_: NDArray[np.int32]
-    inertia_: float
-    n_iter_: int
-    history_: list[Iteration]
-    stopped_by_: str
-    _index: CenterIndex
-    _indexed: NDArray[Any]  # the centres of the index
+    max_iter: int = 100
+    tol: float = 5e-4
+    max_time: float | None = None
+    random_state: int | np.random.RandomState | None = None
+    n_threads: int | None = None
+    callback: Callable[[Iteration], Any] | None = None
+    verbose: int = 0
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Self:
         """Refuse a renamed parameter, and name its successor."""
@@ -80,9 +69,15 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         super().set_params(**parameters)
         return self
 
-    @abstractmethod
     def _check_parameters(self) -> None:
         """Raise if a parameter cannot be used."""
+        check.integer("max_iter", self.max_iter, 1)
+        check.number("tol", self.tol, 0)
+        check.number("max_time", self.max_time, 0, optional=True)
+        check.integer("n_threads", self.n_threads, 1, optional=True)
+        check.verbose(self.verbose)
+        if self.callback is not None and not callable(self.callback):
+            raise TypeError(f"callback must be callable, got {self.callback!r}")
 
     def _become(self, fitted: dict[str, Any]) -> Self:
         """Set the fitted attributes after success; raise an interrupt of the fit again."""
@@ -90,175 +85,6 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         if self.stopped_by_ == "interrupted":
             raise KeyboardInterrupt(f"the model is as it was after iteration {self.n_iter_}")
         return self
-
-    # -- new rows ------------------------------------------------------------------------------------------------------
-
-    def predict(self, X: ArrayLike, *, exact: bool = False) -> NDArray[np.int32]:
-        """The nearest centre of each row.
-
-        Up to 10,000 centres all are compared. Beyond, a row is compared with the centres in the cells nearest to it,
-        which finds the nearest centre of more than 99 of 100 rows of the kind that the model was fitted to. The cells
-        are built on the first call. ``exact=True`` compares all centres at any number of them. Either way the result
-        is a pure function of each row.
-        """
-        labels, _ = self.center_index_.find(self._check(X), exact)
-        return labels
-
-    def relabel(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Replace ``labels_`` by what ``predict`` gives: the nearest centres of the rows of the fit.
-
-        A fit ends with labels that differ from these for some rows, up to a few in a hundred: a row moves when that
-        lowers the distortion with the shift of both centres counted, and the last update moves the centres once more.
-        ``cluster_sizes_`` and ``inertia_`` become those of the new labels; the centres stay. The sizes are not
-        bound by ``max_size``, and a cluster may be left without rows if the fit was stopped early.
-
-        Parameters
-        ----------
-        X : (n, d) array
-            The rows that the model was fitted to.
-        sample_weight : (n,) array, default=None
-            Their weights.
-
-        Examples
-        --------
-        >>> from closure_kmeans import ClosureKMeans
-        >>> from closure_kmeans.datasets import load_sift
-        >>> X = load_sift()
-        >>> model = ClosureKMeans(n_clusters=1000, random_state=0).fit(X).relabel(X)
-        >>> bool((model.labels_ == model.predict(X)).all())
-        True
-        """
-        rows = self._check(X)
-        if len(rows) != len(getattr(self, "labels_", rows)):
-            raise ValueError(f"X must be the {len(self.labels_)} rows of the fit, got {len(rows)}")
-        labels, distances = self.center_index_.find(rows)
-        weights = np.ones(len(labels)) if sample_weight is None else check.weights_like(sample_weight, distances)
-        self.labels_ = labels
-        self.cluster_sizes_ = np.bincount(labels, weights, len(self.cluster_centers_)).astype(np.float64, copy=False)
-        self.inertia_ = float((distances * weights).sum())
-        return self
-
-    def several_nearest(self, X: ArrayLike, n_nearest: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """The nearest centres of each row, as many as asked for or as there are: soft assignment.
-
-        Returns
-        -------
-        labels : (n, n_nearest) array of int32
-            The nearest first. Beyond 10,000 centres they are looked for in the same cells as by ``predict``.
-        squared_distances : (n, n_nearest) array of float64
-
-        Examples
-        --------
-        >>> from closure_kmeans import ClosureKMeans
-        >>> model = ClosureKMeans(n_clusters=3).fit([[0.0], [4.0], [10.0]])
-        >>> labels, squared_distances = model.several_nearest([[1.0]], 2)
-        >>> model.cluster_centers_[labels].ravel().tolist(), squared_distances.tolist()
-        ([0.0, 4.0], [[1.0, 9.0]])
-        """
-        rows = self._check(X)
-        check.integer("n_nearest", n_nearest, 1)
-        return self.center_index_.find_several(rows, n_nearest)
-
-    def transform(self, X: ArrayLike) -> NDArray[Any]:
-        """The distances of each row to all centres, as an (n, k) array."""
-        rows = self._check(X)
-        offset, centers = self.center_index_.relative(rows.dtype)
-        distances = np.empty((len(rows), len(centers)), centers.dtype)
-
-        def measure(first: int, last: int) -> None:
-            distances[first:last] = euclidean_distances(shifted(rows[first:last], offset), centers)
-
-        with Threads(count_threads(self.n_threads)) as threads:
-            threads.for_each_block(measure, len(rows), max(TRANSFORM_ROWS, rows_per_block(distances)))
-        return distances
-
-    def score(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> float:
-        """The negative of the inertia that the rows of X would have, assigned as by ``predict``."""
-        _, distances = self.center_index_.find(self._check(X))
-        if sample_weight is not None:
-            distances = distances * check.weights_like(sample_weight, distances)
-        return -float(distances.sum())
-
-    def medoids(self, X: ArrayLike, labels: ArrayLike | None = None) -> NDArray[np.int64]:
-        """The row that stands for each cluster: of its rows in X the one nearest to its centre, the first of several.
-
-        Parameters
-        ----------
-        X : (n, d) array
-            The rows to choose from: those that the model was fitted to, or any others.
-        labels : (n,) array, default=None
-            The cluster of each row, such as ``labels_``; by default what ``predict`` gives.
-
-        Returns
-        -------
-        rows : (k,) array of int64
-            Places in X; -1 for a cluster that has no row there.
-
-        Examples
-        --------
-        >>> from closure_kmeans import ClosureKMeans
-        >>> model = ClosureKMeans(n_clusters=2).fit([[0.0], [1.0], [3.0], [10.0]])
-        >>> sorted(model.medoids([[0.0], [1.0], [3.0], [10.0]]).tolist())
-        [1, 3]
-        """
-        rows = self._check(X)
-        if labels is None:
-            clusters, distances = self.center_index_.find(rows)
-        else:
-            clusters = check.labels("labels", labels, len(rows), len(self.cluster_centers_))
-            distances = self._squares(rows, clusters)
-        nearest_first = np.lexsort((distances, clusters))
-        found, first = np.unique(clusters[nearest_first], return_index=True)
-        medoids = np.full(len(self.cluster_centers_), -1)
-        medoids[found] = nearest_first[first]
-        return medoids
-
-    def squared_distances(self, X: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
-        """The squared distance of each row to the centre of its label.
-
-        Parameters
-        ----------
-        X : (n, d) array
-        labels : (n,) array
-            The cluster of each row, such as ``labels_``.
-
-        Examples
-        --------
-        >>> from closure_kmeans import ClosureKMeans
-        >>> model = ClosureKMeans(n_clusters=2).fit([[0.0], [2.0], [9.0]])
-        >>> model.squared_distances([[0.0], [2.0], [9.0]], model.labels_).tolist()
-        [1.0, 1.0, 0.0]
-        """
-        rows = self._check(X)
-        return self._squares(rows, check.labels("labels", labels, len(rows), len(self.cluster_centers_)))
-
-    def _squares(self, rows: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.float64]:
-        offset, centers = self.center_index_.relative(rows.dtype)
-        return squared_distances(rows, centers, offset, labels)
-
-    @property
-    def center_index_(self) -> CenterIndex:
-        """The index of the centres; a new one if somebody has replaced ``cluster_centers_``."""
-        check_is_fitted(self, "cluster_centers_")
-        if self._indexed is not self.cluster_centers_:
-            self._index, self._indexed = self.index_class(self.cluster_centers_), self.cluster_centers_
-        self._index.n_threads = self.n_threads
-        return self._index
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The index as arrays, without the centres and without rows."""
-        state: dict[str, Any] = super().__getstate__()
-        if "_index" not in state:
-            return state
-        return {name: value for name, value in state.items() if name != "_indexed"} | {
-            "_index": self.center_index_.pack()
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "_index" in state:
-            self._index, _ = self.index_class.unpack(self.cluster_centers_, *state["_index"])
-            self._indexed = self.cluster_centers_
 
     # -- notebooks -----------------------------------------------------------------------------------------------------
 
@@ -283,17 +109,15 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
         return cluster_grid(self, cluster, X, images, n_items)
 
-    def _summary(self) -> str:
-        """What a notebook shows below the parameters; nothing without the extra ``explore``."""
-        try:
-            from closure_kmeans.explorer.notebook import summary
-        except ImportError:
-            return ""
-        return summary(self)
-
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """What a notebook shows: below the parameters a summary of the model, if the extra ``explore`` is there."""
         bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
-        return bundle | {"text/html": bundle["text/html"] + self._summary()} if "text/html" in bundle else bundle
+        with suppress(ImportError):
+            from closure_kmeans.explorer.notebook import summary
+
+            if "text/html" in bundle:
+                bundle["text/html"] += summary(self)
+        return bundle
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -311,20 +135,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             Whether to keep what only the training data has, too: ``labels_`` and ``history_``.
         """
         check_is_fitted(self, "cluster_centers_")
-        save_model(self, path, training=training)
-
-    def _check(self, X: ArrayLike) -> NDArray[Any]:
-        """New rows as the metric sees them."""
-        check_is_fitted(self, "cluster_centers_")
-        given = check.native(check.rows(X))
-        rows = check.side_by_side(validate_data(self, given, dtype=check.DTYPES, reset=False, ensure_all_finite=False))
-        rows = unit_rows(rows) if self.metric == "cosine" else rows
-        check.new_rows(rows, self.cluster_centers_[0])
-        return rows
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.cluster_centers_)
+        write_tensors(Path(path), "model", *pack_model(self, training=training))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -332,7 +143,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         return tags
 
 
-class LocalKMeans(BaseKMeans):
+class LocalKMeans(BaseKMeans, ABC):
     """An estimator whose rows are on this machine; the method is ``_solve``."""
 
     memory_limit: int | str | None = None
@@ -342,29 +153,15 @@ class LocalKMeans(BaseKMeans):
         """Cluster the rows; the attributes of the fitted model (see ``fitted_attributes``)."""
 
     def fit(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Cluster the rows of X.
-
-        On Ctrl-C the model is set to its state after the last whole iteration, ``stopped_by_`` to "interrupted", and
-        ``KeyboardInterrupt`` is raised; before the end of the first iteration there is no model.
-
-        Parameters
-        ----------
-        X : (n, d) array
-            float32, float64, float16, uint8 and int8 arrays and memory maps are taken as they are; all else becomes
-            float64. float64 is computed in float64, the others in float32.
-        y : ignored
-        sample_weight : (n,) array, default=None
-            Weights of the rows. A row of weight 0 takes no part, but gets a label.
-        """
+        """Cluster the rows of X: see :meth:`closure_kmeans.ClosureKMeans.fit`."""
         began = time.perf_counter()
         self._check_parameters()
         X = check.rows(X)
         rows = check.stored_rows(X) if self.memory_limit is not None else check.fitted_rows(X, self)
         weights = check.sample_weight(sample_weight, rows)
         init = check.init(self.init, getattr(self, "n_clusters", 1), rows)
-        validate_data(
-            BaseEstimator(), X, skip_check_array=True
-        )  # checks the names of the features; the model stays untouched
+        # Checks the names of the features; the model stays untouched.
+        validate_data(BaseEstimator(), X, skip_check_array=True)
         if self.metric == "cosine":
             init = unit_rows(init, "init") if isinstance(init, np.ndarray) and init.ndim == 2 else init
             rows = unit_rows(rows) if self.memory_limit is None else rows
@@ -387,11 +184,7 @@ class LocalKMeans(BaseKMeans):
 
 
 def fitted_attributes(
-    store: Store[Labels, Any],
-    state: Clustering[Labels],
-    centers: NDArray[Any],
-    stopped_by: str,
-    record: Recorder,
+    store: Store[Labels, Any], state: Clustering[Labels], centers: NDArray[Any], stopped_by: str, record: Recorder
 ) -> dict[str, Any]:
     """The attributes of a model with the given centres. Raises an interrupt if no iteration was done."""
     if not record.history:
@@ -407,3 +200,36 @@ def fitted_attributes(
         "_index": CenterIndex.of(centers, sample=store.sample),
         "_indexed": centers,
     }
+
+
+def start_labels(init: str | NDArray[Any], store: LocalStore[Any]) -> NDArray[np.int32]:
+    """Labels of the points by one of the starts.
+
+    ``"tree"`` takes the leaves of the first tree (section 4.3), ``"random"`` the nearest of k random rows, drawn by
+    weight. Given centres are an array of two dimensions, given labels one of one dimension. Where there are fewer
+    centres than clusters, the other clusters have no points yet.
+    """
+    if isinstance(init, str) and init == "tree":
+        return store.tree_labels()
+    if isinstance(init, str):
+        centers = as_numbers(store.points.rows[draw_rows(store)])
+    elif init.ndim == 1:
+        return init[store.order].astype(np.int32)
+    else:
+        centers = init
+    index = CenterIndex.of(centers.astype(store.offset.dtype), sample=store.sample, offset=store.offset)
+    index.n_threads = store.threads.n_threads
+    labels = np.empty(store.n_points, np.int32)
+    for some, rows in store.blocks():
+        labels[some], _ = index.find(rows)
+    return labels
+
+
+def draw_rows(store: LocalStore[Any]) -> NDArray[np.int64]:
+    """Draw k different points without replacement, in proportion to their weights.
+
+    Weighted sampling by exponential keys (Efraimidis–Spirakis): the k smallest Exp(1) / weight are kept. The keys are
+    drawn in the order of the user's rows, so that the choice does not depend on the tree.
+    """
+    keys = store.rng.exponential(size=store.n_points)[store.order] / store.points.weights
+    return np.sort(np.argpartition(keys, store.n_clusters - 1)[: store.n_clusters])

@@ -24,12 +24,7 @@ EXTRAPOLATE_FROM, EXTRAPOLATE_FULLY = 10, 50
 class CenterBuffers:
     """The array that the next centres are written to; it rotates with those of a state.
 
-    Parameters
-    ----------
-    shape, dtype
-        Of the centres.
-    keep_previous : bool
-        Whether a state keeps the centres of the iteration before, for extrapolation.
+    With ``keep_previous`` a state keeps the centres of the iteration before, for extrapolation.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, *, keep_previous: bool) -> None:
@@ -65,7 +60,8 @@ def extrapolate(
     ``out`` is memory for them. ``norms`` stay those of the centres as they were updated.
     """
     sizes = clusters.sizes * (n_points / clusters.sizes.sum())  # in points, whatever their weights
-    reach = reach_of(sizes).astype(previous.dtype)[:, np.newaxis]
+    reach = ((sizes - EXTRAPOLATE_FROM) / (EXTRAPOLATE_FULLY - EXTRAPOLATE_FROM)).clip(0, 1)
+    reach = reach.astype(previous.dtype)[:, np.newaxis]
     if reach.max() == 0:
         return clusters
 
@@ -77,9 +73,3 @@ def extrapolate(
 
     threads.for_each_block(move, len(out), rows_per_block(out))
     return clusters._replace(centers=out)
-
-
-def reach_of(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Factor from 0 to 1 by which centres are extrapolated, given the numbers of points of their clusters."""
-    reach: NDArray[np.float64] = (sizes - EXTRAPOLATE_FROM) / (EXTRAPOLATE_FULLY - EXTRAPOLATE_FROM)
-    return reach.clip(0, 1)

@@ -36,62 +36,30 @@ FILE_NAME = "checkpoint.safetensors"
 DIGESTED_ROWS = 1 << 20
 
 
-class Saved(NamedTuple):
-    """A fit after some iteration."""
-
-    arrays: Arrays  # the state, the neighbourhoods and the offset of the centres
-    generator: dict[str, Any]
-    history: list[Iteration]
-    converged: bool
-
-
 class Checkpoint:
-    """The file that a fit is saved to.
+    """The file that a fit is saved to every few seconds; ``path`` is its name, or that of its folder.
 
-    Parameters
-    ----------
-    path : str or PathLike
-        A folder, or the file itself.
-    every : float
-        Seconds between two checkpoints.
-    identity : dict
-        Must be equal in a fit and in the one that was saved: see ``fingerprint``.
-    rng : Generator
-        The generator of the fit, at its beginning. It takes the first state of the saved fit, if there is one.
-
-    Attributes
-    ----------
-    saved : Saved or None
-        The fit as it was saved.
+    ``identity`` must be equal in a fit and in the one that was saved: see ``fingerprint``. ``rng`` is the generator of
+    the fit, at its beginning. It takes the first state of the saved fit, if there is one.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], every: float, identity: dict[str, Any], rng: np.random.Generator
     ) -> None:
         self.path = checkpoint_file(path)
-        self.saved: Saved | None = None
+        self.saved: Arrays | None = None  # of a saved fit: the state, the neighbourhoods and the offset of the centres
+        self.history: list[Iteration] = []  # the iterations that were saved
+        self.converged = False  # whether the saved fit was at its end
         self._every = every
-        self._identity = identity
         self._written = time.monotonic()
-        self._noted: Saved | None = None
-        self._order: str | None = None
-        self._environment = environment()
+        self._rng = rng
+        self._facts: dict[str, Any] = {"identity": identity, "environment": environment()}
+        self._noted: tuple[Arrays, dict[str, Any]] | None = None
         self._prepare_folder()
         if self.path.exists():
             with reading(self.path, "a checkpoint"):
-                rng.bit_generator.state = self._read()
-        self._rng = rng
-        self._first_generator = rng.bit_generator.state
-
-    @property
-    def history(self) -> list[Iteration]:
-        """The iterations that were saved."""
-        return [] if self.saved is None else list(self.saved.history)
-
-    @property
-    def converged(self) -> bool:
-        """Whether the saved fit was at its end."""
-        return self.saved is not None and self.saved.converged
+                self._read()
+        self._facts["first_generator"] = dict(rng.bit_generator.state)
 
     def _prepare_folder(self) -> None:
         """Raise now, and not after an hour, if the file cannot be written; remove leftovers of killed processes."""
@@ -106,29 +74,29 @@ class Checkpoint:
         for leftover in unfinished(self.path):
             leftover.unlink(missing_ok=True)
 
-    def _read(self) -> dict[str, Any]:
-        """Read the file; the state of the generator at the beginning."""
-        arrays, facts = _read_sound(self.path)
+    def _read(self) -> None:
+        """Read the file, and take the state of the generator at the beginning."""
+        self.saved, facts = _read_sound(self.path)
         what = f"the checkpoint '{self.path}'"
-        check_identity(what, facts["identity"], self._identity)
+        check_identity(what, facts["identity"], self._facts["identity"])
         centers = f"closure_kmeans.checkpoint.read_centers({os.fspath(self.path)!r})"
         new_fit = f"start another fit from its centres: init={centers}, and a checkpoint elsewhere"
-        check_environment(what, facts["environment"], self._environment, new_fit)
-        history = [Iteration(*record) for record in facts["history"]]
-        self.saved = Saved(arrays, facts["generator"], history, facts["converged"])
-        self._order = facts["order"]
-        first: dict[str, Any] = facts["first_generator"]
-        return first
+        check_environment(what, facts["environment"], self._facts["environment"], new_fit)
+        self.history = [Iteration(*record) for record in facts["history"]]
+        self.converged = facts["converged"]
+        self._facts["order"] = facts["order"]
+        self._generator = facts["generator"]
+        self._rng.bit_generator.state = facts["first_generator"]
 
     def check_points(self, offset: NDArray[Any], order: NDArray[np.int32]) -> None:
         """Raise unless the order of the points and their offset are those of the saved fit."""
         found = digest(order)
         self._offset = offset
         if self.saved is None:
-            self._order = found
+            self._facts["order"] = found
             return
         with reading(self.path, "a checkpoint"):
-            if (found, digest(offset)) != (self._order, digest(self.saved.arrays["offset"])):
+            if (found, digest(offset)) != (self._facts["order"], digest(self.saved["offset"])):
                 raise FileFormatError(
                     f"the checkpoint '{self.path}' cannot be resumed here: the points come in another order or with "
                     "another offset, though processor, BLAS and versions are the same"
@@ -142,40 +110,33 @@ class Checkpoint:
         if self.saved is None:
             return state
         with reading(self.path, "a checkpoint"):
-            arrays = {name: np.array(array) for name, array in self.saved.arrays.items()}
+            arrays = {name: np.array(array) for name, array in self.saved.items()}
             restored = _as_state(arrays, state)
             neighborhoods.restore(_part(arrays, "neighborhoods."))
-            self._rng.bit_generator.state = self.saved.generator
+            self._rng.bit_generator.state = self._generator
         return restored
 
     def note(self, state: LocalState, history: list[Iteration], converged: bool) -> None:
         """Take the state after an iteration, and write it if it is time to and the fit goes on."""
         arrays = {"offset": self._offset} | {f"state.{name}": array for name, array in _arrays_of(state).items()}
         arrays |= {f"neighborhoods.{name}": array for name, array in self._neighborhoods.state().items()}
-        self._noted = Saved(arrays, dict(self._rng.bit_generator.state), list(history), converged)
+        generator = dict(self._rng.bit_generator.state)
+        self._noted = arrays, {"generator": generator, "history": list(history), "converged": converged}
         if not converged and time.monotonic() - self._written >= self._every:
-            self._write(self._noted, ended=False)
+            self._write(ended=False)
 
     def finish(self) -> None:
         """Write the state that was noted last: the fit has ended."""
-        if self._noted is not None:
-            self._write(self._noted, ended=True)
+        self._write(ended=True)
 
-    def _write(self, noted: Saved, *, ended: bool) -> None:
-        """Write how the fit stood. A failure is no reason to end it."""
-        facts = {
-            "identity": self._identity,
-            "environment": self._environment,
-            "order": self._order,
-            "first_generator": self._first_generator,
-            "generator": noted.generator,
-            "history": noted.history,
-            "converged": noted.converged,
-            "ended": ended,
-            "checksum": _checksum(noted.arrays),
-        }
+    def _write(self, *, ended: bool) -> None:
+        """Write what was noted last. A failure is no reason to end the fit."""
+        if self._noted is None:
+            return
+        arrays, facts = self._noted
         try:
-            write_tensors(self.path, "checkpoint", noted.arrays, facts)
+            facts = self._facts | facts | {"ended": ended, "checksum": _checksum(arrays)}
+            write_tensors(self.path, "checkpoint", arrays, facts)
         except OSError as error:
             warnings.warn(f"the fit goes on without a new checkpoint: {error.strerror}", RuntimeWarning, stacklevel=3)
         self._written = time.monotonic()
@@ -240,21 +201,17 @@ def _arrays_of(state: LocalState) -> Arrays:
 
 def _as_state(arrays: Arrays, like: LocalState) -> LocalState:
     """The state in some arrays, which must look like another."""
-    found = _part(arrays, "state.")
-    previous = found.pop("previous", None)
-    if previous is not None:
-        _check_like("previous", previous, like.clusters.centers)
-    for name, array in _arrays_of(like).items():
-        _check_like(name, found[name], array)
+    found, expected = _part(arrays, "state."), _arrays_of(like)
+    if "previous" in found:
+        expected["previous"] = like.clusters.centers
+    for name, wanted in expected.items():
+        array = found[name]
+        if (array.shape, array.dtype) != (wanted.shape, wanted.dtype):
+            raise ValueError(f"{name} must be {wanted.shape} {wanted.dtype}, but is {array.shape} {array.dtype}")
     labels = found["labels"]
     if labels.min() < 0 or labels.max() >= len(like.clusters.centers):
         raise ValueError(f"labels must lie in 0..{len(like.clusters.centers) - 1}")
-    return Clustering(labels, Clusters(**_part(found, "clusters.")), previous)
-
-
-def _check_like(name: str, array: NDArray[Any], like: NDArray[Any]) -> None:
-    if (array.shape, array.dtype) != (like.shape, like.dtype):
-        raise ValueError(f"{name} must be {like.shape} {like.dtype}, but is {array.shape} {array.dtype}")
+    return Clustering(labels, Clusters(**_part(found, "clusters.")), found.get("previous"))
 
 
 def _part(arrays: Arrays, prefix: str) -> Arrays:

@@ -42,27 +42,8 @@ def cluster_by_closures(
 ) -> tuple[Clustering[Labels], str]:
     """Alternate closure assignment and update until the neighbourhoods are used up (section 3).
 
-    Parameters
-    ----------
-    store : Store
-        Where the rows are.
-    state : Clustering
-        The start, or the state after ``n_done`` iterations.
-    neighborhoods : Neighborhoods
-        The leaves of each iteration.
-    rule : Rule
-        How points move.
-    extrapolate_from : float
-        The first iteration that assigns points to the extrapolated centres.
-    max_iter, tol, on_iteration
-        As in ``alternate``.
-
-    Returns
-    -------
-    state : Clustering
-        The last state.
-    reason : str
-        Why it is the last.
+    ``state`` is the start, or the state after ``n_done`` iterations. ``extrapolate_from`` is the first iteration that
+    assigns points to the extrapolated centres. The other parameters and the results are those of ``alternate``.
     """
     too_large = False  # some clusters exceed ``max_size``: do not converge yet
 

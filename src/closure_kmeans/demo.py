@@ -17,7 +17,8 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from closure_kmeans import ClosureKMeans, Iteration
+from closure_kmeans import ClosureKMeans
+from closure_kmeans.files import library
 
 LLOYD_ITERATIONS = 25
 
@@ -42,33 +43,21 @@ def prepare_kernels(X: NDArray[Any], n_clusters: int, *, seed: int, n_threads: i
 
 
 def run_closures(
-    X: NDArray[Any],
-    n_clusters: int,
-    *,
-    seed: int,
-    n_threads: int | None,
-    on_iteration: Callable[[float], None],
+    X: NDArray[Any], n_clusters: int, *, seed: int, n_threads: int | None, on_iteration: Callable[[float], None]
 ) -> Run:
     """Fit ``ClosureKMeans``; calls ``on_iteration`` with the distortion after every iteration."""
-    curve: list[tuple[float, float]] = []
-
-    def record(iteration: Iteration) -> None:
-        curve.append((iteration.seconds, iteration.inertia / len(X)))
-        on_iteration(curve[-1][1])
-
-    model = ClosureKMeans(n_clusters=n_clusters, random_state=seed, n_threads=n_threads, callback=record)
+    model = ClosureKMeans(
+        n_clusters, random_state=seed, n_threads=n_threads, callback=lambda step: on_iteration(step.inertia / len(X))
+    )
     begin = perf_counter()
     model.fit(X)
-    return Run("ClosureKMeans", perf_counter() - begin, model.inertia_ / len(X), curve)
+    seconds = perf_counter() - begin
+    curve = [(step.seconds, step.inertia / len(X)) for step in model.history_]
+    return Run("ClosureKMeans", seconds, model.inertia_ / len(X), curve)
 
 
 def run_lloyd(
-    X: NDArray[Any],
-    n_clusters: int,
-    *,
-    seed: int,
-    n_threads: int | None,
-    on_iteration: Callable[[float], None],
+    X: NDArray[Any], n_clusters: int, *, seed: int, n_threads: int | None, on_iteration: Callable[[float], None]
 ) -> Run:
     """Run scikit-learn's exact Lloyd from random rows.
 
@@ -111,11 +100,8 @@ def format_table(runs: list[Run]) -> str:
 
 def draw_runs(runs: list[Run], title: str, path: Path) -> None:
     """Plot distortion over time into a file; the first run is highlighted."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import LogLocator
-    except ImportError as error:
-        raise ImportError("a picture needs matplotlib: pip install 'closure-kmeans[plot]'") from error
+    Figure = library("matplotlib.figure", "plot", "a picture").Figure
+    LogLocator = library("matplotlib.ticker", "plot", "a picture").LogLocator
 
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.add_subplot()

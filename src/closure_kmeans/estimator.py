@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -11,21 +12,20 @@ from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from closure_kmeans import validation as check
-from closure_kmeans.base import BaseKMeans, LocalKMeans, Problem, fitted_attributes
+from closure_kmeans.base import BaseKMeans, LocalKMeans, Problem, fitted_attributes, start_labels
 from closure_kmeans.checkpoint import Checkpoint, check_new, fingerprint
 from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
 from closure_kmeans.hierarchy import Level, cluster_centers
-from closure_kmeans.iteration import Clustering, Iteration, Labels
-from closure_kmeans.method import PAPER, Method, checked
+from closure_kmeans.iteration import Clustering, Labels, Recorder
+from closure_kmeans.method import PAPER, Method
 from closure_kmeans.neighborhoods import LeavesOf, Neighborhoods
 from closure_kmeans.parallel import Threads, count_threads
-from closure_kmeans.recorder import Recorder
-from closure_kmeans.starts import start_labels
 from closure_kmeans.stores import Rule, Store
 from closure_kmeans.stores.disk import DiskStore
 from closure_kmeans.stores.memory import LocalStore, MemoryStore
 
 
+@dataclass(eq=False, repr=False)
 class ClosureKMeans(LocalKMeans):
     """K-means for thousands to millions of clusters, by cluster closures.
 
@@ -119,42 +119,16 @@ class ClosureKMeans(LocalKMeans):
     True
     """
 
-    def __init__(
-        self,
-        n_clusters: int = 2,
-        *,
-        init: Literal["tree", "random"] | ArrayLike = "tree",
-        metric: Literal["euclidean", "cosine"] = "euclidean",
-        max_size: float | None = None,
-        max_iter: int = 100,
-        tol: float = 5e-4,
-        max_time: float | None = None,
-        target_accuracy: float = 0.95,
-        method: Method | None = None,
-        memory_limit: int | str | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        checkpoint_every: float = 60.0,
-        random_state: int | np.random.RandomState | None = None,
-        n_threads: int | None = None,
-        callback: Callable[[Iteration], Any] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.init = init
-        self.metric = metric
-        self.max_size = max_size
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_time = max_time
-        self.target_accuracy = target_accuracy
-        self.method = method
-        self.memory_limit = memory_limit
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
-        self.random_state = random_state
-        self.n_threads = n_threads
-        self.callback = callback
-        self.verbose = verbose
+    n_clusters: int = 2
+    _: KW_ONLY
+    init: Literal["tree", "random"] | ArrayLike = "tree"
+    metric: Literal["euclidean", "cosine"] = "euclidean"
+    max_size: float | None = None
+    target_accuracy: float = 0.95
+    method: Method | None = None
+    memory_limit: int | str | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_every: float = 60.0
 
     @classmethod
     def paper(cls, n_clusters: int = 2, **parameters: Any) -> Self:
@@ -168,15 +142,15 @@ class ClosureKMeans(LocalKMeans):
         return cls(n_clusters, **({"method": PAPER} | parameters))
 
     def _check_parameters(self) -> None:
-        check.parameters(self)
+        super()._check_parameters()
         check.integer("n_clusters", self.n_clusters, 1)
         check.number("target_accuracy", self.target_accuracy, 0, 1)
         check.choice("metric", self.metric, ("euclidean", "cosine"))
-        if self.max_size is not None:
-            check.number("max_size", self.max_size, 0)
-        check.path("checkpoint", self.checkpoint)
+        check.number("max_size", self.max_size, 0, optional=True)
+        if self.checkpoint is not None and not isinstance(self.checkpoint, str | os.PathLike):
+            raise TypeError(f"checkpoint must be a path, got {self.checkpoint!r}")
         check.number("checkpoint_every", self.checkpoint_every, 0)
-        method = checked(self.method)
+        method = check.method(self.method)
         if self.memory_limit is not None:
             check.n_bytes("memory_limit", self.memory_limit)
             check.choice("neighborhoods with memory_limit", method.neighborhoods, ("auto", "fresh"))
@@ -218,7 +192,7 @@ class ClosureKMeans(LocalKMeans):
 
     def _solve(self, problem: Problem) -> dict[str, Any]:
         rows, weights, init, began = problem
-        method = checked(self.method)
+        method = self.method or Method()
         check.enough_rows(self.n_clusters, rows)
         if self.max_size is not None:
             check.max_size(self.max_size, weights, len(rows), self.n_clusters)

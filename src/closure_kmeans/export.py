@@ -118,10 +118,7 @@ def save_faiss(path: str | os.PathLike[str], model: BaseKMeans, *, graph: bool |
 
 
 def save_table(
-    path: str | os.PathLike[str],
-    X: NDArray[Any] | Vectors,
-    labels: NDArray[np.int32],
-    distances: NDArray[np.float64],
+    path: str | os.PathLike[str], X: NDArray[Any] | Vectors, labels: NDArray[np.int32], distances: NDArray[np.float64]
 ) -> None:
     """Write a Parquet file for embedding viewers.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from closure_kmeans import validation as check
-
 
 class Method(NamedTuple):
     """How ``ClosureKMeans`` looks for better clusters.
@@ -53,22 +51,3 @@ class Method(NamedTuple):
 
 # Adaptive kept trees with leaves of 10 points, grown in all dimensions; a point moves to the nearest centre.
 PAPER = Method(neighborhoods="kept", leaf_size=10, rule="lloyd", extrapolate=False, tree_dims=None)
-
-
-def checked(method: object) -> Method:
-    """The method that a parameter stands for, ``None`` for the default one."""
-    if method is None:
-        return Method()
-    if not isinstance(method, Method):
-        raise TypeError(f"method must be a Method, such as Method(rule='lloyd'), got {method!r}")
-    check.choice("neighborhoods", method.neighborhoods, ("auto", "fresh", "kept", "all"))
-    if method.leaf_size is not None:
-        check.integer("leaf_size", method.leaf_size, 1)
-    check.integer("max_trees", method.max_trees, 1)
-    check.boolean("adaptive", method.adaptive)
-    check.number("min_fall", method.min_fall, 0)
-    check.choice("rule", method.rule, ("hartigan", "lloyd"))
-    check.boolean("extrapolate", method.extrapolate)
-    if method.tree_dims is not None:
-        check.integer("tree_dims", method.tree_dims, 1)
-    return method

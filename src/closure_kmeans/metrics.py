@@ -22,10 +22,9 @@ def exact_labels(
     >>> labels.tolist(), distances.tolist()
     ([0, 0, 1], [0.0, 1.0, 1.0])
     """
-    rows, centers = check.rows_and_centers(X, centers)
-    mean = centers.mean(axis=0)
+    rows, middles, mean = check.rows_and_centers(X, centers)
     with Threads(count_threads(n_threads)) as threads:
-        return nearest_centers(rows, centers - mean, mean, threads)
+        return nearest_centers(rows, middles, mean, threads)
 
 
 def distortion(X: ArrayLike, centers: ArrayLike, n_threads: int | None = None) -> float:
@@ -44,11 +43,8 @@ def squared_distances(X: ArrayLike, centers: ArrayLike, labels: ArrayLike) -> ND
     >>> squared_distances([[0.0], [1.0]], centers=[[0.0], [10.0]], labels=[0, 1]).tolist()
     [0.0, 81.0]
     """
-    rows, middles = check.rows_and_centers(X, centers)
-    mean = middles.mean(axis=0)
-    return nearest.squared_distances(
-        rows, middles - mean, mean, check.labels("labels", labels, len(rows), len(middles))
-    )
+    rows, middles, mean = check.rows_and_centers(X, centers)
+    return nearest.squared_distances(rows, middles, mean, check.labels("labels", labels, len(rows), len(middles)))
 
 
 def assignment_accuracy(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, n_threads: int | None = None) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -56,7 +57,7 @@ def suitable_leaf_size(n_points: int, n_clusters: int) -> int:
 
 
 class Neighborhoods(Protocol[LeavesOf]):
-    """The leaves of each iteration, and how they grow when they are used up."""
+    """The leaves of each iteration, and how they grow when they are used up; by default they do not."""
 
     def leaves(self) -> list[LeavesOf]:
         """The partitions whose leaves, united, are the neighbourhoods in the next iteration."""
@@ -67,14 +68,18 @@ class Neighborhoods(Protocol[LeavesOf]):
         ``fall`` is the relative fall of the distortion; ``settled`` says that it is below ``tol``, or that no point
         moved; ``accuracy`` is the share of points assigned to their nearest centre, where it was measured.
         """
+        return False
 
     def state(self) -> dict[str, NDArray[Any]]:
         """All that later partitions depend on, but for the random generator."""
+        return {}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Go on from a state."""
+        return
 
 
+@dataclass
 class FreshNeighborhoods(Neighborhoods[LeavesOf]):
     """One new partition in every iteration; the ``first`` may be given.
 
@@ -82,45 +87,38 @@ class FreshNeighborhoods(Neighborhoods[LeavesOf]):
     ``largest`` or ``LARGEST_LEAF`` points.
     """
 
-    def __init__(
-        self,
-        grow: Grow[LeavesOf],
-        leaf_size: int,
-        largest: int,
-        target_accuracy: float,
-        first: LeavesOf | None = None,
-    ) -> None:
-        self._grow = grow
-        self._first = first
-        self._leaf_size = leaf_size
-        self._largest = min(largest, LARGEST_LEAF)
-        self._target_accuracy = target_accuracy
+    grow: Grow[LeavesOf]
+    leaf_size: int
+    largest: int
+    target_accuracy: float
+    first: LeavesOf | None = None
 
     def leaves(self) -> list[LeavesOf]:
         """A partition that no iteration has seen."""
-        return [self._grow(self._leaf_size) if self._first is None else self._first]
+        return [self.grow(self.leaf_size) if self.first is None else self.first]
 
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
         """Go on to new trees after a given first partition; double the leaves for the accuracy asked for."""
-        if self._first is not None:
-            self._first = None
+        if self.first is not None:
+            self.first = None
             return True
-        accurate = accuracy is None or accuracy >= self._target_accuracy
-        if not settled or accurate or self._leaf_size >= self._largest:
+        largest = min(self.largest, LARGEST_LEAF)
+        accurate = accuracy is None or accuracy >= self.target_accuracy
+        if not settled or accurate or self.leaf_size >= largest:
             return False
-        self._leaf_size = min(2 * self._leaf_size, self._largest)
+        self.leaf_size = min(2 * self.leaf_size, largest)
         return True
 
     def state(self) -> dict[str, NDArray[Any]]:
         """The size of the leaves."""
-        return {"leaf_size": np.array([self._leaf_size])}
+        return {"leaf_size": np.array([self.leaf_size])}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Restore the leaf size; the given first partition is not used again."""
-        self._first = None
-        (self._leaf_size,) = state["leaf_size"].tolist()
-        if not self._leaf_size > 0:
-            raise ValueError(f"leaves must have at least one point, got {self._leaf_size}")
+        self.first = None
+        (self.leaf_size,) = state["leaf_size"].tolist()
+        if not self.leaf_size > 0:
+            raise ValueError(f"leaves must have at least one point, got {self.leaf_size}")
 
 
 class KeptNeighborhoods(Neighborhoods[RandomPartition]):
@@ -180,17 +178,6 @@ class AllClusters(Neighborhoods[RandomPartition]):
     def leaves(self) -> list[RandomPartition]:
         """The points in blocks."""
         return [self._blocks]
-
-    def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
-        """All clusters are tested already."""
-        return False
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Nothing: there is no state."""
-        return {}
-
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Nothing to restore."""
 
 
 def fresh_neighborhoods(

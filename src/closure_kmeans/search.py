@@ -78,7 +78,7 @@ class CenterIndex:
     n_threads: int | None
 
     def __init__(self, centers: ArrayLike, *, sample: ArrayLike | None = None, n_threads: int | None = None) -> None:
-        check.n_threads(n_threads)
+        check.integer("n_threads", n_threads, 1, optional=True)
         checked = check.centers("centers", centers)
         self._set(checked, None if sample is None else check.vectors("sample", sample, checked), None)
         self.n_threads = n_threads

@@ -14,10 +14,10 @@ import closure_kmeans
 from closure_kmeans import validation as check
 from closure_kmeans.files import FileFormatError, reading
 from closure_kmeans.iteration import Iteration
-from closure_kmeans.method import Method, checked
+from closure_kmeans.method import Method
 from closure_kmeans.points import precision
 from closure_kmeans.search import index_size
-from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans.tensors import Arrays, read_tensors
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
@@ -45,11 +45,6 @@ PLAIN = (str, int, float, bool, type(None), np.generic)
 OLD_NAMES = {"column": "name"}
 # Rows checked at a time.
 BLOCK_ROWS = 1 << 16
-
-
-def save_model(model: BaseKMeans, path: str | os.PathLike[str], *, training: bool) -> None:
-    """Write a fitted model; ``BaseKMeans.save`` says what for."""
-    write_tensors(Path(path), "model", *pack_model(model, training=training))
 
 
 def model_size(n_clusters: int, n_features: int, dtype: DTypeLike, *, n_labels: int) -> int:
@@ -87,7 +82,7 @@ def plain_parameters(model: BaseKMeans) -> dict[str, Any]:
     """The parameters that describe a model, those of ``method`` among them."""
     parameters = model.get_params(deep=False)
     if "method" in parameters:
-        parameters |= checked(parameters.pop("method"))._asdict()
+        parameters |= check.method(parameters.pop("method"))._asdict()
     return _describing(parameters)
 
 
@@ -133,10 +128,7 @@ def unpack_model(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMean
     model = _new_model(path, facts["class"], facts["parameters"])
     attributes = facts["attributes"]
     centers = arrays["cluster_centers_"]
-    _check_centers(path, centers)
-    _check_sizes(path, arrays["cluster_sizes_"], len(centers))
-    if "labels_" in arrays:
-        _check_labels(path, arrays["labels_"], len(centers))
+    _check_arrays(path, centers, arrays["cluster_sizes_"], arrays.get("labels_"))
     if "history_" in attributes:
         attributes["history_"] = [Iteration(*record) for record in attributes["history_"]]
     index, arrays = model.index_class.unpack(centers, arrays, facts)
@@ -188,19 +180,17 @@ def _check_plain(path: Path, fitted: dict[str, Any]) -> None:
         raise FileFormatError(f"'{path}' must hold stopped_by_ as a text, but it is {fitted['stopped_by_']!r}")
 
 
-def _check_centers(path: Path, centers: NDArray[Any]) -> None:
+def _check_arrays(path: Path, centers: NDArray[Any], sizes: NDArray[Any], labels: NDArray[Any] | None) -> None:
+    """The arrays of every model, and the labels of the training data."""
     if centers.ndim != 2 or 0 in centers.shape or centers.dtype not in (np.float32, np.float64):
         raise FileFormatError(f"'{path}' must hold centres as floats, but they are {centers.shape} {centers.dtype}")
     for first in range(0, len(centers), BLOCK_ROWS):
         if not np.isfinite(centers[first : first + BLOCK_ROWS]).all():
             raise FileFormatError(f"'{path}' must hold finite centres, but some from {first} on are not")
-
-
-def _check_sizes(path: Path, sizes: NDArray[Any], n_clusters: int) -> None:
+    n_clusters = len(centers)
     if sizes.shape != (n_clusters,) or sizes.dtype != np.float64 or not (np.isfinite(sizes) & (sizes > 0)).all():
         raise FileFormatError(f"'{path}' must hold the sizes of {n_clusters} clusters, all above 0")
-
-
-def _check_labels(path: Path, labels: NDArray[Any], n_clusters: int) -> None:
+    if labels is None:
+        return
     if labels.ndim != 1 or labels.dtype != np.int32 or labels.min() < 0 or labels.max() >= n_clusters:
         raise FileFormatError(f"'{path}' must hold labels from 0 to {n_clusters - 1}, but some are not")

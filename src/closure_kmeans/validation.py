@@ -7,7 +7,7 @@ import numbers
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,11 +17,9 @@ from sklearn.utils import check_array, check_random_state
 
 from closure_kmeans.arrays import unmasked
 from closure_kmeans.files import check_uncut
-from closure_kmeans.points import check_values, hash_rows, precision, rows_per_block, squares_to
+from closure_kmeans.method import Method
+from closure_kmeans.points import check_values, hash_rows, precision, squares_to
 from closure_kmeans.vectors import open_vectors
-
-if TYPE_CHECKING:
-    from closure_kmeans.base import BaseKMeans
 
 # Types of rows that are not converted; all others become the first.
 DTYPES = (np.float64, np.float32, np.float16, np.uint8, np.int8)
@@ -46,19 +44,7 @@ RENAMED = {
     "n_jobs": "n_threads",
     "column": "name",
     "scratch": "the environment variable TMPDIR",
-    **{
-        name: f"method=Method({name}=...)"
-        for name in (
-            "adaptive",
-            "extrapolate",
-            "leaf_size",
-            "max_trees",
-            "min_fall",
-            "neighborhoods",
-            "rule",
-            "tree_dims",
-        )
-    },
+    **{name: f"method=Method({name}=...)" for name in Method._fields},
 }
 
 
@@ -71,16 +57,21 @@ def renamed(kind: type, names: Iterable[str]) -> None:
             raise TypeError(f"{kind.__name__} has no parameter {name!r} since version 0.2: use {new}")
 
 
-def parameters(model: BaseKMeans) -> None:
-    """The settings that all estimators have."""
-    integer("max_iter", model.max_iter, 1)
-    number("tol", model.tol, 0)
-    if model.max_time is not None:
-        number("max_time", model.max_time, 0)
-    n_threads(model.n_threads)
-    verbose(model.verbose)
-    if model.callback is not None and not callable(model.callback):
-        raise TypeError(f"callback must be callable, got {model.callback!r}")
+def method(value: object) -> Method:
+    """The method that a parameter stands for, ``None`` for the default one."""
+    if value is None:
+        return Method()
+    if not isinstance(value, Method):
+        raise TypeError(f"method must be a Method, such as Method(rule='lloyd'), got {value!r}")
+    choice("neighborhoods", value.neighborhoods, ("auto", "fresh", "kept", "all"))
+    integer("leaf_size", value.leaf_size, 1, optional=True)
+    integer("max_trees", value.max_trees, 1)
+    boolean("adaptive", value.adaptive)
+    number("min_fall", value.min_fall, 0)
+    choice("rule", value.rule, ("hartigan", "lloyd"))
+    boolean("extrapolate", value.extrapolate)
+    integer("tree_dims", value.tree_dims, 1, optional=True)
+    return value
 
 
 def dtype(value: Any, fit: str) -> None:
@@ -171,31 +162,16 @@ def n_bytes(name: str, value: object) -> int:
     return int(cast(int, value))
 
 
-def n_threads(value: object) -> None:
-    """A number of threads, or None for all cores."""
-    if value is not None:
-        integer("n_threads", value, 1)
-
-
-def tree_dims(value: object) -> None:
-    """A number of dimensions, or None for all of them."""
-    if value is not None:
-        integer("tree_dims", value, 1)
-
-
-def path(name: str, value: object) -> None:
-    """A path, or None."""
-    if value is not None and not isinstance(value, str | os.PathLike):
-        raise TypeError(f"{name} must be a path, got {value!r}")
-
-
 def verbose(value: object) -> None:
     """A whole number, or a truth value."""
-    integer("verbose", int(value) if isinstance(value, bool) else value, 0)
+    if not isinstance(value, bool):
+        integer("verbose", value, 0)
 
 
-def integer(name: str, value: object, minimum: int | None = None) -> None:
-    """A whole number, not a truth value, at or above a minimum."""
+def integer(name: str, value: object, minimum: int | None = None, *, optional: bool = False) -> None:
+    """A whole number, not a truth value, at or above a minimum; or None if it is ``optional``."""
+    if optional and value is None:
+        return
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if minimum is not None and value < minimum:
@@ -208,8 +184,10 @@ def boolean(name: str, value: object) -> None:
         raise TypeError(f"{name} must be True or False, got {value!r}")
 
 
-def number(name: str, value: object, minimum: float, maximum: float = math.inf) -> None:
-    """A real number in a range."""
+def number(name: str, value: object, minimum: float, maximum: float = math.inf, *, optional: bool = False) -> None:
+    """A real number in a range; or None if it is ``optional``."""
+    if optional and value is None:
+        return
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not float(value) >= minimum:
@@ -271,9 +249,7 @@ def init(value: str | ArrayLike, n_clusters: int, X: NDArray[Any]) -> str | NDAr
             f"init given as centres must have shape (at most n_clusters, n_features) = ({n_clusters}, {X.shape[1]}), "
             f"got {array.shape}"
         )
-    found = _finite("init given as centres", array, precision(X.dtype))
-    _check_squares("init given as centres", found, np.zeros_like(found[0]))
-    return found
+    return _finite_centers("init given as centres", array, precision(X.dtype), centred=False)
 
 
 def centers(name: str, value: ArrayLike) -> NDArray[Any]:
@@ -281,30 +257,22 @@ def centers(name: str, value: ArrayLike) -> NDArray[Any]:
     array = np.asarray(unmasked(name, value))
     if array.ndim != 2 or 0 in array.shape:
         raise ValueError(f"{name} must be an array of shape (n_clusters, n_features), got {array.shape}")
-    found = _finite(name, array, precision(array.dtype))
-    with np.errstate(over="ignore"):
-        offset = found.mean(axis=0)
-    _check_squares(name, found, offset)
-    return found
+    return _finite_centers(name, array, precision(array.dtype), centred=True)
 
 
-def _finite(name: str, array: NDArray[Any], dtype: type[np.floating[Any]]) -> NDArray[Any]:
+def _finite_centers(name: str, array: NDArray[Any], dtype: type[np.floating[Any]], *, centred: bool) -> NDArray[Any]:
+    """Finite centres, whose squares, less their mean if ``centred``, do not overflow a precision."""
     if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
         raise ValueError(f"{name} must hold finite numbers only")
-    with np.errstate(over="ignore"):
-        return array.astype(dtype, copy=False)
-
-
-def _check_squares(name: str, centers: NDArray[Any], offset: NDArray[Any]) -> None:
-    for first in range(0, len(centers), rows_per_block(centers)):
-        with np.errstate(over="ignore", invalid="ignore"):
-            apart = centers[first : first + rows_per_block(centers)] - offset
-            finite = np.isfinite(np.einsum("ij,ij->i", apart, apart))
-        if not finite.all():
-            raise ValueError(
-                f"{name} must not hold values whose squares overflow {centers.dtype}, "
-                f"but row {first + np.flatnonzero(~finite)[0]} does"
-            )
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = array.astype(dtype, copy=False)
+        squares = squares_to(found, found.mean(axis=0) if centred else np.zeros_like(found[0]))
+    overflowing = np.flatnonzero(~np.isfinite(squares))
+    if len(overflowing) > 0:
+        raise ValueError(
+            f"{name} must not hold values whose squares overflow {found.dtype}, but row {overflowing[0]} does"
+        )
+    return found
 
 
 def vectors(name: str, value: ArrayLike, centers: NDArray[Any]) -> NDArray[Any]:
@@ -333,14 +301,15 @@ def labels(name: str, value: ArrayLike, n_rows: int, n_clusters: int) -> NDArray
     return array
 
 
-def rows_and_centers(X: ArrayLike, centers: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Rows and centres of one width; the centres in the precision of the rows."""
+def rows_and_centers(X: ArrayLike, centers: ArrayLike) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Rows, centres of the same width less their mean, and this mean, both in the precision of the rows."""
     checked = check_array(unmasked("X", rows(X)), dtype=DTYPES, order="C", input_name="X")
     middles = check_array(unmasked("centers", centers), dtype=precision(checked.dtype), order="C", input_name="centers")
     if middles.shape[1] != checked.shape[1]:
         raise ValueError(f"centers must have {checked.shape[1]} features like X, got {middles.shape[1]}")
     new_rows(checked, middles[0])
-    return checked, middles
+    mean = middles.mean(axis=0)
+    return checked, middles - mean, mean
 
 
 def weights_like(sample_weight: ArrayLike, rows: NDArray[Any]) -> NDArray[np.float64]:
@@ -379,8 +348,7 @@ def enough_rows(n_clusters: int, X: NDArray[Any]) -> None:
     distinct = np.empty(0, np.uint64)
     first, n_rows = 0, max(n_clusters, 1000)
     while first < len(X):
-        distinct = np.sort(np.append(distinct, hash_rows(X, first, first + n_rows)))
-        distinct = distinct[np.append(True, distinct[1:] != distinct[:-1])]
+        distinct = np.union1d(distinct, hash_rows(X, first, first + n_rows))
         if len(distinct) >= n_clusters:
             return
         first, n_rows = first + n_rows, 2 * n_rows

@@ -8,18 +8,17 @@ leaves a point with its centre if the search finds no nearer one, so that the di
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from closure_kmeans import validation as check
 from closure_kmeans.baselines import kernels
 from closure_kmeans.baselines.flat import Assign, FlatKMeans
 from closure_kmeans.clusters import Clusters
-from closure_kmeans.iteration import Iteration
 from closure_kmeans.nearest import search_block
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, rows_per_block, shifted
@@ -36,6 +35,7 @@ class Forest(NamedTuple):
     others: NDArray[np.int32]  # (n_trees * (2 k - 1),) the second child, or of a leaf its centre
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ApproximateKMeans(FlatKMeans):
     """Approximate k-means: a point is compared with the centres that a forest of k-d trees finds near it.
 
@@ -69,52 +69,15 @@ class ApproximateKMeans(FlatKMeans):
     50.0
     """
 
-    def __init__(
-        self,
-        n_clusters: int = 2,
-        *,
-        n_candidates: int = 50,
-        n_trees: int = 8,
-        refined: bool = False,
-        init: Literal["tree", "random"] | ArrayLike = "tree",
-        max_iter: int = 100,
-        tol: float = 5e-4,
-        max_time: float | None = None,
-        tree_dims: int | None = 16,
-        random_state: int | np.random.RandomState | None = None,
-        n_threads: int | None = None,
-        callback: Callable[[Iteration], Any] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            n_clusters,
-            init=init,
-            max_iter=max_iter,
-            tol=tol,
-            max_time=max_time,
-            tree_dims=tree_dims,
-            random_state=random_state,
-            n_threads=n_threads,
-            callback=callback,
-            verbose=verbose,
-        )
-        self.n_candidates = n_candidates
-        self.n_trees = n_trees
-        self.refined = refined
+    n_candidates: int = 50
+    n_trees: int = 8
+    refined: bool = False
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         for name in ("n_candidates", "n_trees"):
             check.integer(name, getattr(self, name), 1)
         check.boolean("refined", self.refined)
-
-    @property
-    def _may_rise(self) -> bool:
-        return not self.refined
-
-    @property
-    def _n_trees(self) -> int:
-        return self.n_trees
 
     def _assignment(self, points: Points, rng: np.random.Generator, threads: Threads) -> Assign:
         rows = as_numbers(points.rows)

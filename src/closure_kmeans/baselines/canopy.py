@@ -7,19 +7,18 @@ centres move through them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from closure_kmeans import validation as check
 from closure_kmeans.baselines import kernels
 from closure_kmeans.baselines.flat import Assign, FlatKMeans
 from closure_kmeans.clusters import Clusters
-from closure_kmeans.iteration import Iteration
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import BLOCK_VALUES, Points, as_numbers, rows_per_block, shifted
 from closure_kmeans.trees import DATA_SAMPLE, principal_axes
@@ -37,6 +36,7 @@ class Canopies(NamedTuple):
     radius: float  # of all of them
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class CanopyKMeans(FlatKMeans):
     """K-means with canopies: a point is compared with the centres that share one of its canopies, and with its own.
 
@@ -70,38 +70,9 @@ class CanopyKMeans(FlatKMeans):
     (100, 128)
     """
 
-    def __init__(
-        self,
-        n_clusters: int = 2,
-        *,
-        canopy_dims: int = 8,
-        loose: float = 0.03,
-        tight: float = 0.02,
-        init: Literal["tree", "random"] | ArrayLike = "tree",
-        max_iter: int = 100,
-        tol: float = 5e-4,
-        max_time: float | None = None,
-        tree_dims: int | None = 16,
-        random_state: int | np.random.RandomState | None = None,
-        n_threads: int | None = None,
-        callback: Callable[[Iteration], Any] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            n_clusters,
-            init=init,
-            max_iter=max_iter,
-            tol=tol,
-            max_time=max_time,
-            tree_dims=tree_dims,
-            random_state=random_state,
-            n_threads=n_threads,
-            callback=callback,
-            verbose=verbose,
-        )
-        self.canopy_dims = canopy_dims
-        self.loose = loose
-        self.tight = tight
+    canopy_dims: int = 8
+    loose: float = 0.03
+    tight: float = 0.02
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

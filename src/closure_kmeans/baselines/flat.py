@@ -3,115 +3,84 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from closure_kmeans import validation as check
-from closure_kmeans.base import LocalKMeans, Problem, fitted_attributes
+from closure_kmeans.base import LocalKMeans, Problem, fitted_attributes, start_labels
 from closure_kmeans.clusters import Clusters, update
-from closure_kmeans.iteration import Clustering, Iteration, Step, alternate
+from closure_kmeans.iteration import Clustering, Recorder, Step, alternate
 from closure_kmeans.nearest import nearest_centers
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import Points, as_numbers
-from closure_kmeans.recorder import Recorder
-from closure_kmeans.starts import start_labels
 from closure_kmeans.stores.memory import LocalState, MemoryStore
 
 # From clusters and the points' labels to new labels, and the number of pairs of point and centre that were compared.
 Assign: TypeAlias = Callable[[Clusters, NDArray[np.int32]], tuple[NDArray[np.int32], int]]
 
 
+@dataclass(eq=False, repr=False)
 class FlatKMeans(LocalKMeans):
     """Flat k-means; subclasses define the assignment."""
 
-    def __init__(
-        self,
-        n_clusters: int = 2,
-        *,
-        init: Literal["tree", "random"] | ArrayLike = "tree",
-        max_iter: int = 100,
-        tol: float = 5e-4,
-        max_time: float | None = None,
-        tree_dims: int | None = 16,
-        random_state: int | np.random.RandomState | None = None,
-        n_threads: int | None = None,
-        callback: Callable[[Iteration], Any] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.init = init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_time = max_time
-        self.tree_dims = tree_dims
-        self.random_state = random_state
-        self.n_threads = n_threads
-        self.callback = callback
-        self.verbose = verbose
+    n_clusters: int = 2
+    _: KW_ONLY
+    init: Literal["tree", "random"] | ArrayLike = "tree"
+    tree_dims: int | None = 16
+
+    # Parameters of ``ApproximateKMeans``. Other assignments need no trees, and take no point to a farther centre.
+    n_trees = 0
+    refined = True
 
     def _check_parameters(self) -> None:
-        check.parameters(self)
+        super()._check_parameters()
         check.integer("n_clusters", self.n_clusters, 1)
-        check.tree_dims(self.tree_dims)
+        check.integer("tree_dims", self.tree_dims, 1, optional=True)
 
     @abstractmethod
     def _assignment(self, points: Points, rng: np.random.Generator, threads: Threads) -> Assign:
         """Prepare the assignment of the points, which is then called in each iteration."""
 
-    @property
-    def _may_rise(self) -> bool:
-        """Whether an assignment may take a point to a centre that is farther than its own."""
-        return False
-
-    @property
-    def _n_trees(self) -> int:
-        return 0
-
     def _solve(self, problem: Problem) -> dict[str, Any]:
-        rows, weights, init, began = problem
-        check.enough_rows(self.n_clusters, rows)
-        check.memory(self.n_clusters, rows, self.tree_dims)
-        rng = check.generator(self.random_state)
-        with (
-            Threads(count_threads(self.n_threads)) as threads,
-            Recorder(self, began, len(rows), self.max_iter) as record,
-        ):
-            store = MemoryStore(rows, weights, self.n_clusters, tree_dims=self.tree_dims, rng=rng, threads=threads)
-            labels = start_labels(init, store)
-            assign = self._assignment(store.points, rng, threads)
-            state, stopped_by = self._improve(store, store.begin(labels), assign, record)
-            return fitted_attributes(store, state, store.user_centers(state.clusters), stopped_by, record)
+        with opened(self, problem, self.n_clusters, self.tree_dims, self.max_iter) as (store, record):
+            points, threads = store.points, store.threads
+            state = store.begin(start_labels(problem.init, store))
+            assign = self._assignment(points, store.rng, threads)
 
-    def _improve(
-        self, store: MemoryStore, start: LocalState, assign: Assign, record: Recorder
-    ) -> tuple[LocalState, str]:
-        def take_step(state: LocalState, number: int) -> Step[NDArray[np.int32]]:
-            labels, n_pairs = assign(state.clusters, state.labels)
-            return move(
-                store.points,
-                state,
-                labels,
-                n_pairs,
-                store.threads,
-                n_trees=self._n_trees,
-                may_rise=self._may_rise,
-            )
+            def take_step(state: LocalState, number: int) -> Step[NDArray[np.int32]]:
+                labels, n_pairs = assign(state.clusters, state.labels)
+                return move(points, state, labels, n_pairs, threads, n_trees=self.n_trees, may_rise=not self.refined)
 
-        reason = record.count_start(start, self.n_clusters) if np.ndim(self.init) == 2 else None
-        if reason is not None:
-            return start, reason
-        return alternate(
-            start,
-            take_step,
-            n_done=len(record.history),
-            max_iter=self.max_iter,
-            tol=self.tol,
-            measure_accuracy=store.accuracy,
-            on_iteration=record,
-        )
+            reason = record.count_start(state, self.n_clusters) if np.ndim(self.init) == 2 else None
+            if reason is None:
+                state, reason = alternate(
+                    state,
+                    take_step,
+                    n_done=len(record.history),
+                    max_iter=self.max_iter,
+                    tol=self.tol,
+                    measure_accuracy=store.accuracy,
+                    on_iteration=record,
+                )
+            return fitted_attributes(store, state, store.user_centers(state.clusters), reason, record)
+
+
+@contextmanager
+def opened(
+    model: LocalKMeans, problem: Problem, n_clusters: int, tree_dims: int | None, max_iter: int
+) -> Iterator[tuple[MemoryStore, Recorder]]:
+    """The store of the rows of a fit, and the record of its iterations, of which there are at most ``max_iter``."""
+    rows, weights, _, began = problem
+    check.enough_rows(n_clusters, rows)
+    check.memory(n_clusters, rows, tree_dims)
+    rng = check.generator(model.random_state)
+    with Threads(count_threads(model.n_threads)) as threads, Recorder(model, began, len(rows), max_iter) as record:
+        yield MemoryStore(rows, weights, n_clusters, tree_dims=tree_dims, rng=rng, threads=threads), record
 
 
 def move(

@@ -6,7 +6,7 @@ candidates of a point are the siblings of its cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
@@ -16,13 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from closure_kmeans import validation as check
 from closure_kmeans.base import LocalKMeans, Problem, fitted_attributes
 from closure_kmeans.baselines import kernels
-from closure_kmeans.baselines.flat import move
+from closure_kmeans.baselines.flat import move, opened
 from closure_kmeans.clusters import group_by_label, update
-from closure_kmeans.iteration import Clustering, Iteration, Step, alternate
+from closure_kmeans.iteration import Clustering, Recorder, Step, alternate
 from closure_kmeans.nearest import squared_distances
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import Points, as_numbers, hash_rows, precision, shifted
-from closure_kmeans.recorder import Recorder
 from closure_kmeans.search import CenterIndex
 from closure_kmeans.stores.memory import LocalState, MemoryStore
 
@@ -95,6 +94,7 @@ class TreeIndex(CenterIndex):
         return index, arrays
 
 
+@dataclass(eq=False, repr=False)
 class HierarchicalKMeans(LocalKMeans):
     """Hierarchical k-means: every cluster is split into ``branching`` clusters, ``depth`` times.
 
@@ -140,36 +140,14 @@ class HierarchicalKMeans(LocalKMeans):
     """
 
     index_class = TreeIndex
-    _index: TreeIndex
 
-    def __init__(
-        self,
-        branching: int = 10,
-        depth: int = 2,
-        *,
-        max_iter: int = 100,
-        tol: float = 5e-4,
-        max_time: float | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        n_threads: int | None = None,
-        callback: Callable[[Iteration], Any] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.branching = branching
-        self.depth = depth
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_time = max_time
-        self.random_state = random_state
-        self.n_threads = n_threads
-        self.callback = callback
-        self.verbose = verbose
+    branching: int = 10
+    depth: int = 2
 
     @property
     def center_index_(self) -> TreeIndex:
         """The index of the centres, with the tree."""
-        index = super().center_index_
-        return cast(TreeIndex, index)
+        return cast(TreeIndex, super().center_index_)
 
     @property
     def levels_(self) -> list[TreeLevel]:
@@ -177,20 +155,12 @@ class HierarchicalKMeans(LocalKMeans):
         return self.center_index_.levels
 
     def _check_parameters(self) -> None:
-        check.parameters(self)
+        super()._check_parameters()
         check.integer("branching", self.branching, 2)
         check.integer("depth", self.depth, 1)
 
     def _solve(self, problem: Problem) -> dict[str, Any]:
-        rows, weights, _, began = problem
-        check.enough_rows(1, rows)
-        check.memory(1, rows, None)
-        rng = check.generator(self.random_state)
-        with (
-            Threads(count_threads(self.n_threads)) as threads,
-            Recorder(self, began, len(rows), self.depth * self.max_iter) as record,
-        ):
-            store = MemoryStore(rows, weights, 1, tree_dims=None, rng=rng, threads=threads)
+        with opened(self, problem, 1, None, self.depth * self.max_iter) as (store, record):
             state, levels, stopped_by = self._split(store, record)
             centers = levels[-1].centers if levels else store.offset[np.newaxis]
             fitted = fitted_attributes(store, state, centers, stopped_by, record)
@@ -236,12 +206,7 @@ class HierarchicalKMeans(LocalKMeans):
             return move(points, state, labels, n_pairs, threads)
 
         return alternate(
-            start,
-            take_step,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            measure_accuracy=store.accuracy,
-            on_iteration=record,
+            start, take_step, max_iter=self.max_iter, tol=self.tol, measure_accuracy=store.accuracy, on_iteration=record
         )
 
     def paths(self, X: ArrayLike) -> NDArray[np.int32]:

@@ -24,11 +24,10 @@ from closure_kmeans.distributed.sources import Source, open_source
 from closure_kmeans.distributed.store import DaskStore
 from closure_kmeans.estimator import ClosureKMeans, improve
 from closure_kmeans.hierarchy import Level, cluster_centers
-from closure_kmeans.iteration import Iteration
-from closure_kmeans.method import Method, checked
+from closure_kmeans.iteration import Iteration, Recorder
+from closure_kmeans.method import Method
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import precision, unit_rows
-from closure_kmeans.recorder import Recorder
 
 
 class DistributedClosureKMeans(BaseKMeans):
@@ -131,11 +130,11 @@ class DistributedClosureKMeans(BaseKMeans):
         self.verbose = verbose
 
     def _check_parameters(self) -> None:
-        check.parameters(self)
+        super()._check_parameters()
         check.integer("n_clusters", self.n_clusters, 1)
         check.number("target_accuracy", self.target_accuracy, 0, 1)
         check.choice("metric", self.metric, ("euclidean", "cosine"))
-        check.choice("neighborhoods of a distributed fit", checked(self.method).neighborhoods, ("auto", "fresh"))
+        check.choice("neighborhoods of a distributed fit", check.method(self.method).neighborhoods, ("auto", "fresh"))
         if self.n_partitions is not None:
             check.integer("n_partitions", self.n_partitions, 1)
         if self.storage is not None and not isinstance(self.storage, str | os.PathLike):
@@ -203,7 +202,7 @@ class DistributedClosureKMeans(BaseKMeans):
         init = check.init(self.init, self.n_clusters, np.empty((0, source.width), source.dtype))
         if isinstance(init, np.ndarray) and self.metric == "cosine":
             init = unit_rows(init, "init")
-        method = checked(self.method)
+        method = check.method(self.method)
         rng = check.generator(self.random_state)
         with Threads(count_threads(self.n_threads)) as threads:
             identity = identify(self, init) | {"X": f"{source.width} {source.dtype} columns, {source.identity}"}
@@ -244,7 +243,7 @@ class DistributedClosureKMeans(BaseKMeans):
             cluster,
             n_clusters=self.n_clusters,
             n_partitions=n_partitions,
-            n_axes=checked(self.method).tree_dims,
+            n_axes=check.method(self.method).tree_dims,
             spherical=spherical,
             rng=rng,
             threads=threads,

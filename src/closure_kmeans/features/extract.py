@@ -61,7 +61,7 @@ def extract(
     """
     validation.integer("max_pixels", options.max_pixels, 1)
     validation.choice("on_error", options.on_error, ("raise", "skip"))
-    validation.n_threads(options.n_threads)
+    validation.integer("n_threads", options.n_threads, 1, optional=True)
     validation.verbose(options.verbose)
     sources = list_sources(images)
     moving = threading.Lock()

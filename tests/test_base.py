@@ -1,7 +1,9 @@
+"""The first labels of fits on one machine."""
+
 import numpy as np
 
+from closure_kmeans.base import draw_rows
 from closure_kmeans.parallel import Threads
-from closure_kmeans.starts import draw_rows
 from closure_kmeans.stores.memory import MemoryStore
 
 

@@ -1,0 +1,220 @@
+"""What a fitted model does: ``predict`` and its kin, all by the index of its centres."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from closure_kmeans import validation as check
+from closure_kmeans.iteration import Iteration
+from closure_kmeans.nearest import squared_distances
+from closure_kmeans.parallel import Threads, count_threads
+from closure_kmeans.points import rows_per_block, shifted, unit_rows
+from closure_kmeans.search import CenterIndex
+
+# Rows transformed at a time, at least: enough for products that are worth converting the centres to float64.
+TRANSFORM_ROWS = 256
+
+
+class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+    """Clusters, and the nearest of their centres for new rows."""
+
+    # The class of ``center_index_``.
+    index_class: ClassVar[type[CenterIndex]] = CenterIndex
+
+    # Parameters that some estimators lack.
+    init: Literal["tree", "random"] | ArrayLike = "tree"
+    metric: Literal["euclidean", "cosine"] = "euclidean"
+
+    n_threads: int | None
+
+    cluster_centers_: NDArray[Any]
+    cluster_sizes_: NDArray[np.float64]
+    labels_: NDArray[np.int32]
+    inertia_: float
+    n_iter_: int
+    history_: list[Iteration]
+    stopped_by_: str
+    _index: CenterIndex
+    _indexed: NDArray[Any]  # the centres of the index
+
+    def predict(self, X: ArrayLike, *, exact: bool = False) -> NDArray[np.int32]:
+        """The nearest centre of each row.
+
+        Up to 10,000 centres all are compared. Beyond, a row is compared with the centres in the cells nearest to it,
+        which finds the nearest centre of more than 99 of 100 rows of the kind that the model was fitted to. The cells
+        are built on the first call. ``exact=True`` compares all centres at any number of them. Either way the result
+        is a pure function of each row.
+        """
+        labels, _ = self.center_index_.find(self._check(X), exact)
+        return labels
+
+    def relabel(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Replace ``labels_`` by what ``predict`` gives: the nearest centres of the rows of the fit.
+
+        A fit ends with labels that differ from these for some rows, up to a few in a hundred: a row moves when that
+        lowers the distortion with the shift of both centres counted, and the last update moves the centres once more.
+        ``cluster_sizes_`` and ``inertia_`` become those of the new labels; the centres stay. The sizes are not
+        bound by ``max_size``, and a cluster may be left without rows if the fit was stopped early.
+
+        Parameters
+        ----------
+        X : (n, d) array
+            The rows that the model was fitted to.
+        sample_weight : (n,) array, default=None
+            Their weights.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> from closure_kmeans.datasets import load_sift
+        >>> X = load_sift()
+        >>> model = ClosureKMeans(n_clusters=1000, random_state=0).fit(X).relabel(X)
+        >>> bool((model.labels_ == model.predict(X)).all())
+        True
+        """
+        rows = self._check(X)
+        if len(rows) != len(getattr(self, "labels_", rows)):
+            raise ValueError(f"X must be the {len(self.labels_)} rows of the fit, got {len(rows)}")
+        labels, distances = self.center_index_.find(rows)
+        weights = np.ones(len(labels)) if sample_weight is None else check.weights_like(sample_weight, distances)
+        self.labels_ = labels
+        self.cluster_sizes_ = np.bincount(labels, weights, len(self.cluster_centers_)).astype(np.float64, copy=False)
+        self.inertia_ = float((distances * weights).sum())
+        return self
+
+    def several_nearest(self, X: ArrayLike, n_nearest: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """The nearest centres of each row, as many as asked for or as there are: soft assignment.
+
+        Returns
+        -------
+        labels : (n, n_nearest) array of int32
+            The nearest first. Beyond 10,000 centres they are looked for in the same cells as by ``predict``.
+        squared_distances : (n, n_nearest) array of float64
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> model = ClosureKMeans(n_clusters=3).fit([[0.0], [4.0], [10.0]])
+        >>> labels, squared_distances = model.several_nearest([[1.0]], 2)
+        >>> model.cluster_centers_[labels].ravel().tolist(), squared_distances.tolist()
+        ([0.0, 4.0], [[1.0, 9.0]])
+        """
+        rows = self._check(X)
+        check.integer("n_nearest", n_nearest, 1)
+        return self.center_index_.find_several(rows, n_nearest)
+
+    def transform(self, X: ArrayLike) -> NDArray[Any]:
+        """The distances of each row to all centres, as an (n, k) array."""
+        rows = self._check(X)
+        offset, centers = self.center_index_.relative(rows.dtype)
+        distances = np.empty((len(rows), len(centers)), centers.dtype)
+
+        def measure(first: int, last: int) -> None:
+            distances[first:last] = euclidean_distances(shifted(rows[first:last], offset), centers)
+
+        with Threads(count_threads(self.n_threads)) as threads:
+            threads.for_each_block(measure, len(rows), max(TRANSFORM_ROWS, rows_per_block(distances)))
+        return distances
+
+    def score(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> float:
+        """The negative of the inertia that the rows of X would have, assigned as by ``predict``."""
+        _, distances = self.center_index_.find(self._check(X))
+        if sample_weight is not None:
+            distances = distances * check.weights_like(sample_weight, distances)
+        return -float(distances.sum())
+
+    def medoids(self, X: ArrayLike, labels: ArrayLike | None = None) -> NDArray[np.int64]:
+        """The row that stands for each cluster: of its rows in X the one nearest to its centre, the first of several.
+
+        Parameters
+        ----------
+        X : (n, d) array
+            The rows to choose from: those that the model was fitted to, or any others.
+        labels : (n,) array, default=None
+            The cluster of each row, such as ``labels_``; by default what ``predict`` gives.
+
+        Returns
+        -------
+        rows : (k,) array of int64
+            Places in X; -1 for a cluster that has no row there.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> model = ClosureKMeans(n_clusters=2).fit([[0.0], [1.0], [3.0], [10.0]])
+        >>> sorted(model.medoids([[0.0], [1.0], [3.0], [10.0]]).tolist())
+        [1, 3]
+        """
+        rows = self._check(X)
+        clusters, distances = self.center_index_.find(rows) if labels is None else self._measure(rows, labels)
+        nearest_first = np.lexsort((distances, clusters))
+        found, first = np.unique(clusters[nearest_first], return_index=True)
+        medoids = np.full(len(self.cluster_centers_), -1)
+        medoids[found] = nearest_first[first]
+        return medoids
+
+    def squared_distances(self, X: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
+        """The squared distance of each row to the centre of its label.
+
+        Parameters
+        ----------
+        X : (n, d) array
+        labels : (n,) array
+            The cluster of each row, such as ``labels_``.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> model = ClosureKMeans(n_clusters=2).fit([[0.0], [2.0], [9.0]])
+        >>> model.squared_distances([[0.0], [2.0], [9.0]], model.labels_).tolist()
+        [1.0, 1.0, 0.0]
+        """
+        _, distances = self._measure(self._check(X), labels)
+        return distances
+
+    def _measure(self, rows: NDArray[Any], labels: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Labels as an array, and the squared distance of each row to the centre of its label."""
+        checked = check.labels("labels", labels, len(rows), len(self.cluster_centers_))
+        offset, centers = self.center_index_.relative(rows.dtype)
+        return checked, squared_distances(rows, centers, offset, checked)
+
+    @property
+    def center_index_(self) -> CenterIndex:
+        """The index of the centres; a new one if somebody has replaced ``cluster_centers_``."""
+        check_is_fitted(self, "cluster_centers_")
+        if self._indexed is not self.cluster_centers_:
+            self._index, self._indexed = self.index_class(self.cluster_centers_), self.cluster_centers_
+        self._index.n_threads = self.n_threads
+        return self._index
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The index as arrays, without the centres and without rows."""
+        state: dict[str, Any] = dict(super().__getstate__())
+        if state.pop("_indexed", None) is not None:
+            state["_index"] = self.center_index_.pack()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_index" in state:
+            self._index, _ = self.index_class.unpack(self.cluster_centers_, *state["_index"])
+            self._indexed = self.cluster_centers_
+
+    def _check(self, X: ArrayLike) -> NDArray[Any]:
+        """New rows as the metric sees them."""
+        check_is_fitted(self, "cluster_centers_")
+        given = check.native(check.rows(X))
+        rows = check.side_by_side(validate_data(self, given, dtype=check.DTYPES, reset=False, ensure_all_finite=False))
+        rows = unit_rows(rows) if self.metric == "cosine" else rows
+        check.new_rows(rows, self.cluster_centers_[0])
+        return rows
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.cluster_centers_)
