@@ -47,7 +47,7 @@ def cluster_by_closures(
     store : Store
         Where the rows are.
     state : Clustering
-        The start, or the state after ``n_done`` iterations.
+        The start, as ``store.begin`` makes it, or the state after ``n_done`` iterations.
     neighborhoods : Neighborhoods
         The leaves of each iteration.
     rule : Rule
