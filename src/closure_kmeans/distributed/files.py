@@ -165,9 +165,9 @@ class SharedFolder:
             size = files.size(path)
             header = read_npy_header(io.BytesIO(files.cat_file(path, 0, LARGEST_HEADER)))
         check_npy(f"{self}/{name}", header, size)
-        return (
-            self.map(name) if header.in_columns else StoredRows(files, path, header.shape, header.dtype, header.offset)
-        )
+        if header.in_columns:
+            return self.map(name)
+        return StoredRows(files, path, header.shape, header.dtype, header.offset)
 
     def save_record(self, name: str, record: Any) -> None:
         """Write a named tuple of arrays and plain values."""

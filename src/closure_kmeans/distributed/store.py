@@ -18,7 +18,7 @@ from closure_kmeans import kernels
 from closure_kmeans.arrays import largest
 from closure_kmeans.centers import CenterBuffers
 from closure_kmeans.checkpoint import check_environment, check_identity
-from closure_kmeans.clusters import Clusters, are_copies
+from closure_kmeans.clusters import Clusters, are_copies, move_onto_sphere
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.distributed.layout import lay_out
@@ -50,7 +50,7 @@ from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, hash_rows
 from closure_kmeans.stores import Assigned, Rule, Store
 from closure_kmeans.stores.layout import along, forget, on_disk
-from closure_kmeans.stores.totals import Totals, means_of, no_totals
+from closure_kmeans.stores.totals import means_of, no_totals
 
 # Times that a random plane may fail to split a cluster.
 MOST_SPLITS = 50
@@ -238,7 +238,7 @@ class DaskStore(Store[StoredLabels, FreshLeaves]):
         return sample_accuracy(self._points, state.clusters.centers, state.labels.watched, self._threads)
 
     def _pass(self, task: Callable[..., Sums], old_labels: int, **settings: Any) -> tuple[StoredLabels, int, int]:
-        """Run a task over all partitions, and add up their sums, merged in fixed order; see ``Pass`` for the settings."""
+        """Run a task over all partitions with the settings of a pass, and add up their sums, merged in fixed order."""
         self._n_passes += 1
         this_pass = Pass(old_labels, self._n_passes, self._iteration, **settings)
         arguments = [(partition, this_pass) for partition in self._partitions]
@@ -312,10 +312,10 @@ class DaskStore(Store[StoredLabels, FreshLeaves]):
 
     def _finish(self, clusters: Clusters, some: NDArray[np.int32]) -> None:
         """Compute some clusters again from their sums."""
-        ids = np.unique(some)
-        found = means_of(self._points, Totals(*(total[ids] for total in self._totals)), self._threads)
-        for ours, theirs in zip(clusters, found, strict=True):
-            ours[ids] = theirs
+        for cluster in np.unique(some).tolist():
+            kernels.finish_clusters(self._totals, clusters, cluster, cluster + 1)
+            if self._points.spherical:
+                move_onto_sphere(clusters, self.offset, np.array([cluster]))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
