@@ -230,13 +230,7 @@ class DistributedClosureKMeans(BaseKMeans):
             return fitted_attributes(store, state, store.user_centers(state.clusters), stopped_by, record)
 
     def hierarchy(self, levels: Sequence[int]) -> list[Level]:
-        """Cluster the clusters on this machine, as ``ClosureKMeans.hierarchy`` does.
-
-        Parameters
-        ----------
-        levels : sequence of int
-            The number of clusters in each level, from fine to coarse: each less than that below.
-        """
+        """Cluster the clusters on this machine: see :meth:`closure_kmeans.ClosureKMeans.hierarchy`."""
         own, shared = self.get_params(deep=False), ClosureKMeans().get_params(deep=False)
         parameters = {name: own[name] for name in own.keys() & shared.keys() - {"callback", "init"}}
         return cluster_centers(self, ClosureKMeans(**parameters), levels)

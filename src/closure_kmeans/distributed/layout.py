@@ -106,7 +106,10 @@ def lay_out(
     n_pieces = min(max(N_PIECES, PIECES_PER_SLAB * n_partitions), MOST_PIECES)
     stride = -(-n_points // (ROWS_PER_PIECE * n_pieces))
     sampled = cluster.run("drawing a sample", sample_shard, [(shard, stride, spherical) for shard in shards])
-    plan = learn_plan(np.concatenate(list(sampled)), n_pieces, tree_dims, spherical, rng, threads)
+    sample = np.concatenate(list(sampled))
+    plan = learn_plan(sample, n_pieces, tree_dims, spherical, rng, threads)
+    dtype = sample.dtype
+    del sample
     folder.remove("sorted")
     folder.save_record(PLAN, plan)
     sizes, in_bytes = np.zeros(len(plan.pieces), np.int64), plan.may_be_bytes
@@ -123,7 +126,7 @@ def lay_out(
             n_shards=len(shards),
             begin=cuts[i],
             end=cuts[i + 1],
-            dtype=np.dtype(np.uint8 if in_bytes else held).str,
+            dtype=np.dtype(np.uint8 if in_bytes else dtype).str,
             first_label=int(label_starts[i]),
             n_labels=int(label_starts[i + 1] - label_starts[i]),
             watched=spread(int(starts[i]), stride),

@@ -41,6 +41,9 @@ class Store(Protocol[Labels, LeavesOf]):
     sample: NDArray[Any]  # some rows, spread over the data, as the metric sees them
     buffers: CenterBuffers  # of which ``assign`` writes to the next one
 
+    def tree_labels(self) -> Labels:
+        """The leaves of the first tree as clusters (section 4.3)."""
+
     def begin(self, labels: Labels) -> Clustering[Labels]:
         """The state of the first labels, which may change: no cluster is empty."""
 

@@ -27,14 +27,13 @@ from closure_kmeans.method import Method
 from closure_kmeans.nearest import SAMPLE_ROWS
 from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import as_numbers, precision, rows_per_block
+from closure_kmeans.points import as_numbers, rows_per_block
 from closure_kmeans.stores import Assigned, Rule
 from closure_kmeans.stores.layout import (
     WIDENED_VALUES,
     SlabReader,
     along,
     blocks_of,
-    check_groups,
     count_pieces,
     count_slab_points,
     cut_into_pieces,
@@ -89,18 +88,16 @@ class DiskStore(LocalStore[SlabPartition]):
         rng: np.random.Generator,
         threads: Threads,
     ) -> None:
-        n_points, n_features = X.shape
-        dtype = np.dtype(precision(X.dtype) if spherical else X.dtype)
-        self.slab_size = count_slab_points(memory, n_points, n_features, dtype, tree_dims, weighted=len(weights) > 1)
-        check_groups(X, memory)
+        weighted = len(weights) > 1
+        self.slab_size = count_slab_points(X, memory, tree_dims, spherical=spherical, weighted=weighted)
         plan = look_at_sample(X, self.slab_size, tree_dims, spherical, rng, threads)
         points, order = lay_out(X, weights, plan, self.slab_size, threads)
         super().__init__(points, order, n_clusters, look_back=look_back, rng=rng, threads=threads)
         self.axes = plan.axes
         self._tree_labels = self._refine()
-        if len(weights) > 1:
-            stored = on_disk((n_points,), np.float64)
-            for slab in blocks_of(n_points, self.slab_size):
+        if weighted:
+            stored = on_disk((self.n_points,), np.float64)
+            for slab in blocks_of(self.n_points, self.slab_size):
                 stored[slab] = weights[order[slab]]
             self.points = points._replace(weights=stored)
         self.sample = sample_of(X, SAMPLE_ROWS, spherical)  # X is not read again

@@ -66,11 +66,14 @@ class Plan(NamedTuple):
     may_be_bytes: bool  # whether the rows may be whole numbers that can be held as bytes
 
 
-def count_slab_points(
-    memory: int, n_points: int, n_features: int, dtype: np.dtype[Any], n_axes: int | None, *, weighted: bool
-) -> int:
-    """The largest slab for which a fit stays within ``memory`` bytes beyond the centres."""
-    width = np.dtype(precision(dtype)).itemsize
+def count_slab_points(X: Rows, memory: int, n_axes: int | None, *, spherical: bool, weighted: bool) -> int:
+    """The largest slab for which a fit stays within ``memory`` bytes beyond the centres.
+
+    Chunks or row groups, which are read as a whole, must not exceed the limit; two of them are held beyond it.
+    """
+    n_points, n_features = X.shape
+    width = np.dtype(precision(X.dtype)).itemsize
+    dtype = np.dtype(precision(X.dtype) if spherical else X.dtype)
     n_coordinates = n_features if n_axes is None else min(n_axes, n_features)
     always = WORKSPACE + n_points * (BYTES_PER_POINT + (BYTES_PER_WEIGHT if weighted else 0))
     per_point = n_features * dtype.itemsize + n_coordinates * width + BYTES_PER_SLAB_POINT
@@ -81,17 +84,13 @@ def count_slab_points(
             f"memory_limit must be at least {least:,} bytes for {n_points:,} x {n_features} {dtype} rows, "
             f"got {memory:,}"
         )
-    return min(int(slab_size), n_points)
-
-
-def check_groups(X: Rows, memory: int) -> None:
-    """Raise if chunks or row groups, which are read as a whole, exceed the limit; two of them are held beyond it."""
-    n_bytes = getattr(X, "group_bytes", 0)
-    if n_bytes > memory:
+    group_bytes = getattr(X, "group_bytes", 0)
+    if group_bytes > memory:
         raise ValueError(
-            f"memory_limit must be at least {n_bytes:,} bytes for rows in chunks or row groups of this size, "
+            f"memory_limit must be at least {group_bytes:,} bytes for rows in chunks or row groups of this size, "
             f"got {memory:,}"
         )
+    return min(int(slab_size), n_points)
 
 
 # -- the layout --------------------------------------------------------------------------------------------------------

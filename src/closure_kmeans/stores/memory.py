@@ -46,18 +46,8 @@ LocalState: TypeAlias = Clustering[NDArray[np.int32]]
 class LocalStore(Store[NDArray[np.int32], LeavesOf]):
     """The parts that stores on one machine share: labels in an array, and centres that take turns in memory.
 
-    Parameters
-    ----------
-    points : Points
-        In the order of a first tree.
-    order : (n,) array of int32
-        The user's row of each point.
-    n_clusters : int
-        Number of clusters.
-    look_back : bool
-        Whether centres will be extrapolated.
-    rng, threads
-        The generator and the threads of the fit.
+    The points are in the order of a first tree; ``order`` has the user's row of each. With ``look_back`` a state keeps
+    the centres of the iteration before, for extrapolation.
     """
 
     def __init__(
@@ -75,10 +65,6 @@ class LocalStore(Store[NDArray[np.int32], LeavesOf]):
         self.n_points, self.offset = len(order), points.offset
         shape = n_clusters, points.rows.shape[1]
         self.buffers = CenterBuffers(shape, points.offset.dtype, keep_previous=look_back)
-
-    @abstractmethod
-    def tree_labels(self) -> NDArray[np.int32]:
-        """The leaves of the first tree as clusters (section 4.3)."""
 
     @abstractmethod
     def blocks(self) -> Iterator[tuple[slice, NDArray[Any]]]:
