@@ -92,15 +92,10 @@ class DaskStore(Store[StoredLabels, FreshLeaves]):
         The number of partitions, if the user gave one.
     n_clusters, tree_dims, spherical, rng, threads
         As in the other stores.
-
-    Attributes
-    ----------
-    saved : str or None
-        The last file of centres that was found in the folder.
-    history : list of Iteration
-        The iterations of that fit.
     """
 
+    history: list[Iteration]  # of the fit that was found in the folder
+    saved: str | None  # its last file of centres
     _leaves: Neighborhoods[FreshLeaves]  # of this fit, whose state is saved
     _tree_labels: StoredLabels
 
@@ -122,7 +117,7 @@ class DaskStore(Store[StoredLabels, FreshLeaves]):
         self._identity, self._environment = identity, cluster.environment()
         self._rng, self._threads = rng, threads
         self._iteration = self._n_passes = 0
-        self.history: list[Iteration] = []
+        self.history = []
         self.saved = max(folder.list("centers"), default=None)
         sums: list[Sums] = []
         if self.saved is not None:

@@ -253,18 +253,9 @@ def forget(array: Any) -> None:
 
 
 class SlabReader:
-    """Reads one slab after the other into the same memory.
+    """Reads one slab after the other into the same memory, and computes its coordinates, along ``axes``.
 
-    Parameters
-    ----------
-    points : Points
-        All points, without coordinates; their rows and weights may be memory maps.
-    axes : (d, d') array or None
-        The directions of the coordinates.
-    largest : int
-        The most points of a slab, those that are entered included.
-    threads : Threads
-        Compute the coordinates.
+    The rows and weights of ``points`` may be memory maps; ``largest`` counts the centres that are entered, too.
     """
 
     def __init__(self, points: Points, axes: NDArray[Any] | None, largest: int, threads: Threads) -> None:
