@@ -406,7 +406,7 @@ def test_a_shard_that_vanishes(shards, threads, monkeypatch):
         return lay_out(*arguments, **settings)
 
     lay_out = layout.lay_out
-    monkeypatch.setattr("closure_kmeans.distributed.estimator.lay_out", remove_and_lay_out)
+    monkeypatch.setattr("closure_kmeans.distributed.store.lay_out", remove_and_lay_out)
     with pytest.raises(ValueError, match=r"1\.npy' cannot be read as vectors: .*No such file"):
         new_model(threads).fit(shards)
 
@@ -419,7 +419,7 @@ def test_a_shard_that_shrinks(shards, threads, monkeypatch):
         return lay_out(*arguments, **settings)
 
     lay_out = layout.lay_out
-    monkeypatch.setattr("closure_kmeans.distributed.estimator.lay_out", cut_and_lay_out)
+    monkeypatch.setattr("closure_kmeans.distributed.store.lay_out", cut_and_lay_out)
     with pytest.raises(ValueError, match=r"1\.npy' must stay as it was, but had 1000 rows or more, and now has 900"):
         new_model(threads).fit(shards)
 

@@ -178,6 +178,6 @@ def iteration(
             2 * merged_task,
             layout + 4 * TREE_DIMS * CENTERS_READ + PAIR_BYTES * min(BLOCK_CENTERS * n_pieces, BLOCK_PAIRS),
         ),
-        driver_memory=values * (8 + 4 * 4) + MERGED_FETCHED_TOGETHER * to_driver / (levels or [n_partitions])[-1],
+        driver_memory=values * (8 + 2 * 4) + MERGED_FETCHED_TOGETHER * to_driver / (levels or [n_partitions])[-1],
         flops=2 * n_points * width * constants.candidates,
     )

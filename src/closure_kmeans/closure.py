@@ -42,8 +42,9 @@ def cluster_by_closures(
 ) -> tuple[Clustering[Labels], str]:
     """Alternate closure assignment and update until the neighbourhoods are used up (section 3).
 
-    ``state`` is the start, or the state after ``n_done`` iterations. ``extrapolate_from`` is the first iteration that
-    assigns points to the extrapolated centres. The other parameters and the results are those of ``alternate``.
+    ``state`` is the start, as ``store.begin`` makes it, or the state after ``n_done`` iterations. ``extrapolate_from``
+    is the first iteration that assigns points to the extrapolated centres. The other parameters and the results are
+    those of ``alternate``.
     """
     too_large = False  # some clusters exceed ``max_size``: do not converge yet
 

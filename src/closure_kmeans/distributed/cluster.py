@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import takewhile
 from typing import Any
-from uuid import uuid4
 
 from tqdm.auto import tqdm
 
@@ -41,8 +40,6 @@ class Cluster:
     def __init__(self, client: Any, verbose: int) -> None:
         self._client = client
         self._verbose = verbose
-        self._token = uuid4().hex[:8]
-        self._n_calls = 0
 
     def check_shared(self, folder: SharedFolder) -> None:
         """Find out at once that a worker does not see what is written here; those that are lost do not count."""
@@ -89,9 +86,7 @@ class Cluster:
         yield from self._results(stage, names, futures, MERGED_FETCHED_TOGETHER)
 
     def _submit(self, task: Callable[..., Any], arguments: Arguments) -> list[Any]:
-        self._n_calls += 1
-        prefix = f"{task.__name__}-{self._token}-{self._n_calls}"
-        return [self._client.submit(task, *some, key=f"{prefix}-{i}", pure=False) for i, some in enumerate(arguments)]
+        return [self._client.submit(task, *some, pure=False) for some in arguments]
 
     def _watched(self, stage: str, arguments: Arguments, futures: list[Any]) -> Iterator[Any]:
         with tqdm(total=len(futures), desc=stage, disable=not self._verbose, leave=False) as bar:

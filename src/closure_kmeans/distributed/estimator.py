@@ -18,8 +18,6 @@ from closure_kmeans.base import BaseKMeans, fitted_attributes
 from closure_kmeans.checkpoint import identify
 from closure_kmeans.distributed.cluster import Cluster, connect
 from closure_kmeans.distributed.files import SharedFolder, fit_folder, shared_folder
-from closure_kmeans.distributed.layout import count_partitions, lay_out
-from closure_kmeans.distributed.passes import Layout, Sums, read_layout
 from closure_kmeans.distributed.sources import Source, open_source
 from closure_kmeans.distributed.store import DaskStore
 from closure_kmeans.estimator import ClosureKMeans, improve
@@ -27,7 +25,7 @@ from closure_kmeans.hierarchy import Level, cluster_centers
 from closure_kmeans.iteration import Iteration, Recorder
 from closure_kmeans.method import Method
 from closure_kmeans.parallel import Threads, count_threads
-from closure_kmeans.points import precision, unit_rows
+from closure_kmeans.points import unit_rows
 
 
 class DistributedClosureKMeans(BaseKMeans):
@@ -206,57 +204,32 @@ class DistributedClosureKMeans(BaseKMeans):
         rng = check.generator(self.random_state)
         with Threads(count_threads(self.n_threads)) as threads:
             identity = identify(self, init) | {"X": f"{source.width} {source.dtype} columns, {source.identity}"}
-            store = DaskStore(folder, cluster, self.n_clusters, identity, rng, threads)
+            store = DaskStore(
+                source,
+                self.n_clusters,
+                folder=folder,
+                cluster=cluster,
+                identity=identity,
+                n_partitions=self.n_partitions,
+                tree_dims=method.tree_dims,
+                spherical=self.metric == "cosine",
+                rng=rng,
+                threads=threads,
+            )
+            neighborhoods = store.neighborhoods(method, self.target_accuracy)
             if store.saved is not None:
-                store.layout = read_layout(folder)
-                store.leaves = store.neighborhoods(method, self.target_accuracy)
                 state, converged = store.restore(store.saved)
             else:
-                store.layout, sums = self._lay_out(source, folder, cluster, rng, threads)
-                store.leaves = store.neighborhoods(method, self.target_accuracy)
-                state = store.begin(sums) if isinstance(init, str) else store.begin_from(init)
-                converged = False
+                labels = store.tree_labels() if isinstance(init, str) else store.nearest_labels(init)
+                state, converged = store.begin(labels), False
             stopped_by = "converged"
             with Recorder(self, began, store.n_points, self.max_iter, store) as record:
                 if not converged:
-                    state, stopped_by = improve(self, method, store, state, store.leaves, record)
+                    state, stopped_by = improve(self, method, store, state, neighborhoods, record)
             return fitted_attributes(store, state, store.user_centers(state.clusters), stopped_by, record)
 
-    def _lay_out(
-        self, source: Source, folder: SharedFolder, cluster: Cluster, rng: np.random.Generator, threads: Threads
-    ) -> tuple[Layout, list[Sums]]:
-        """Write the rows into partitions; also the sums of the first clusters."""
-        shards = source.shards()
-        n_points = shards[-1].start + shards[-1].last - shards[-1].first
-        if self.n_clusters > n_points:
-            raise ValueError(
-                f"n_clusters must be at most the number of rows, got n_clusters={self.n_clusters}, n_samples={n_points}"
-            )
-        spherical = self.metric == "cosine"
-        held = np.dtype(precision(source.dtype)) if spherical else source.dtype
-        n_partitions = self.n_partitions or count_partitions(n_points, source.width * held.itemsize)
-        if n_partitions > n_points:
-            raise ValueError(f"n_partitions must be at most the number of rows, {n_points}, got {n_partitions}")
-        return lay_out(
-            shards,
-            folder,
-            cluster,
-            n_clusters=self.n_clusters,
-            n_partitions=n_partitions,
-            n_axes=check.method(self.method).tree_dims,
-            spherical=spherical,
-            rng=rng,
-            threads=threads,
-        )
-
     def hierarchy(self, levels: Sequence[int]) -> list[Level]:
-        """Cluster the clusters on this machine, as ``ClosureKMeans.hierarchy`` does.
-
-        Parameters
-        ----------
-        levels : sequence of int
-            The number of clusters in each level, from fine to coarse: each less than that below.
-        """
+        """Cluster the clusters on this machine: see :meth:`closure_kmeans.ClosureKMeans.hierarchy`."""
         own, shared = self.get_params(deep=False), ClosureKMeans().get_params(deep=False)
         parameters = {name: own[name] for name in own.keys() & shared.keys() - {"callback", "init"}}
         return cluster_centers(self, ClosureKMeans(**parameters), levels)

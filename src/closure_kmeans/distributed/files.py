@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans.files import library, reading
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
-from closure_kmeans.vectors.binary import Header, check_npy, map_npy, read_npy_header, write_npy
+from closure_kmeans.vectors.binary import check_npy, map_npy, read_npy_header, write_npy
 
 PURPOSE = "a distributed fit"
 # The folder of a fit in a place of the user, where nothing else is touched.
@@ -165,7 +165,9 @@ class SharedFolder:
             size = files.size(path)
             header = read_npy_header(io.BytesIO(files.cat_file(path, 0, LARGEST_HEADER)))
         check_npy(f"{self}/{name}", header, size)
-        return self.map(name) if header.in_columns else StoredRows(files, path, header)
+        if header.in_columns:
+            return self.map(name)
+        return StoredRows(files, path, header.shape, header.dtype, header.offset)
 
     def save_record(self, name: str, record: Any) -> None:
         """Write a named tuple of arrays and plain values."""
@@ -193,22 +195,14 @@ class StoredRows:
 
     files: Any
     path: str
-    header: Header
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Number of rows, and their width."""
-        return self.header.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """What the values are."""
-        return self.header.dtype
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int  # of the first row, in bytes
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         first, last, stride = rows.indices(self.shape[0])
         row_bytes = self.shape[1] * self.dtype.itemsize
-        begin = self.header.offset + first * row_bytes
+        begin = self.offset + first * row_bytes
         values = self.files.cat_file(self.path, begin, begin + (last - first) * row_bytes)
         return np.frombuffer(values, self.dtype).reshape(last - first, self.shape[1])[::stride]
 

@@ -18,27 +18,28 @@ from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.distributed.passes import (
     LAYOUT,
+    ORDER,
+    ROWS,
     Layout,
     Partition,
     Sums,
-    present,
-    rows_name,
+    load_points,
     save_labels,
+    spread,
+    sum_up,
 )
-from closure_kmeans.distributed.sources import INPUT, Shard
+from closure_kmeans.distributed.sources import INPUT, Shard, Source
 from closure_kmeans.nearest import SAMPLE_ROWS
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import Points, are_bytes, precision, unit_rows
+from closure_kmeans.points import precision, unit_rows
 from closure_kmeans.stores.layout import (
     N_PIECES,
     PIECES_PER_SLAB,
+    Plan,
     cut_into_pieces,
-    learn_pieces,
-    load_slab,
-    slab_memory,
+    learn_plan,
     sort_into_pieces,
 )
-from closure_kmeans.stores.totals import add_points, no_totals
 from closure_kmeans.trees import cut_evenly, grow_partition
 
 PLAN = "sorted/plan.safetensors"
@@ -49,18 +50,7 @@ PIECES_PER_PARTITION = 32
 # By default a partition has so many bytes of rows, but there are at least so many partitions, of so many rows.
 PARTITION_BYTES, MANY_PARTITIONS, SMALLEST_PARTITION = 1 << 28, 16, 1024
 
-
 Cut: TypeAlias = tuple[int, int]  # a place among all sorted rows: a piece, and how many of its rows come before
-
-
-class Plan(NamedTuple):
-    """Results of the sample, in a file for the tasks of a layout."""
-
-    offset: NDArray[Any]
-    axes: NDArray[Any] | None
-    pieces: NDArray[Any]
-    spherical: bool
-    may_be_bytes: bool  # whether the rows may be whole numbers that can be held as bytes
 
 
 class Recipe(NamedTuple):
@@ -72,8 +62,7 @@ class Recipe(NamedTuple):
     dtype: str  # that the rows are held in
     first_label: int
     n_labels: int
-    first_watched: int  # of the rows
-    stride: int
+    watched: slice  # of the rows
     seed: int
 
 
@@ -87,54 +76,60 @@ class Arranged(NamedTuple):
 
 def count_partitions(n_points: int, row_bytes: int) -> int:
     """How many partitions, where the user does not say: it depends on the rows alone, and so does the result."""
-    return max(
-        1, min(max(MANY_PARTITIONS, -(-n_points * row_bytes // PARTITION_BYTES)), n_points // SMALLEST_PARTITION)
-    )
+    wanted = max(MANY_PARTITIONS, -(-n_points * row_bytes // PARTITION_BYTES))
+    return max(1, min(wanted, n_points // SMALLEST_PARTITION))
 
 
 def lay_out(
-    shards: list[Shard],
+    source: Source,
     folder: SharedFolder,
     cluster: Cluster,
-    *,
     n_clusters: int,
-    n_partitions: int,
-    n_axes: int | None,
+    n_partitions: int | None,
+    tree_dims: int | None,
     spherical: bool,
+    *,
     rng: np.random.Generator,
     threads: Threads,
 ) -> tuple[Layout, list[Sums]]:
     """Write the rows into partitions; also the sums of the first clusters."""
-    n_pieces = min(max(N_PIECES, PIECES_PER_SLAB * n_partitions), MOST_PIECES)
+    shards = source.shards()
     n_points = shards[-1].start + shards[-1].last - shards[-1].first
+    if n_clusters > n_points:
+        raise ValueError(
+            f"n_clusters must be at most the number of rows, got n_clusters={n_clusters}, n_samples={n_points}"
+        )
+    held = np.dtype(precision(source.dtype)) if spherical else source.dtype
+    n_partitions = n_partitions or count_partitions(n_points, source.width * held.itemsize)
+    if n_partitions > n_points:
+        raise ValueError(f"n_partitions must be at most the number of rows, {n_points}, got {n_partitions}")
+    n_pieces = min(max(N_PIECES, PIECES_PER_SLAB * n_partitions), MOST_PIECES)
     stride = -(-n_points // (ROWS_PER_PIECE * n_pieces))
     sampled = cluster.run("drawing a sample", sample_shard, [(shard, stride, spherical) for shard in shards])
     sample = np.concatenate(list(sampled))
-    learned = learn_pieces(sample.astype(precision(sample.dtype)), n_pieces, n_axes, rng, threads)
-    in_bytes = sample.dtype == np.float32 and not spherical and are_bytes(sample)
-    plan = Plan(*learned, spherical, in_bytes)
+    plan = learn_plan(sample, n_pieces, tree_dims, spherical, rng, threads)
+    dtype = sample.dtype
+    del sample
     folder.remove("sorted")
     folder.save_record(PLAN, plan)
-    sizes = np.zeros(len(plan.pieces), np.int64)
+    sizes, in_bytes = np.zeros(len(plan.pieces), np.int64), plan.may_be_bytes
     to_sort = [(shard, i, folder) for i, shard in enumerate(shards)]
     for counts, shard_in_bytes in cluster.run("sorting the rows", sort_shard, to_sort):
         sizes += counts
         in_bytes &= shard_in_bytes
-    dtype = np.dtype(np.uint8) if in_bytes else sample.dtype
     starts = cut_evenly(n_points, n_partitions)
-    stride = -(-n_points // SAMPLE_ROWS)
-    cuts = cut_pieces(sizes, starts)
     label_starts = n_clusters * starts // n_points
+    cuts = cut_pieces(sizes, starts)
+    stride = -(-n_points // SAMPLE_ROWS)
     recipes = [
         Recipe(
             n_shards=len(shards),
             begin=cuts[i],
             end=cuts[i + 1],
-            dtype=dtype.str,
+            dtype=np.dtype(np.uint8 if in_bytes else dtype).str,
             first_label=int(label_starts[i]),
             n_labels=int(label_starts[i + 1] - label_starts[i]),
-            first_watched=-int(starts[i]) % stride,
-            stride=stride,
+            watched=spread(int(starts[i]), stride),
             seed=int(rng.integers(2**63)),
         )
         for i in range(n_partitions)
@@ -180,7 +175,7 @@ def cut_shards(piece: NDArray[np.int64], rank: int) -> list[int]:
 
 def sample_shard(shard: Shard, stride: int, spherical: bool) -> NDArray[Any]:
     """Every so many-th of all rows, those of them that are in a shard."""
-    rows = shard.read(slice(-shard.start % stride, None, stride))
+    rows = shard.read(spread(shard.start, stride))
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
     return unit_rows(rows[lengths > 0]) if spherical else rows  # those without a direction are found as they are sorted
 
@@ -192,9 +187,8 @@ def sort_shard(shard: Shard, number: int, folder: SharedFolder) -> tuple[NDArray
     with Threads(1) as threads:
         try:
             rows = unit_rows(rows) if plan.spherical else rows
-            piece_of, _, in_bytes = sort_into_pieces(
-                rows, plan.offset, plan.axes, plan.pieces, False, plan.may_be_bytes, threads
-            )
+            # The rows have their lengths already, and would change in the last bits.
+            piece_of, _, in_bytes = sort_into_pieces(rows, plan._replace(spherical=False), threads)
         except ValueError as error:
             raise ValueError(f"{shard}: {error}") from error
     order, starts = group_by_label(piece_of, len(plan.pieces))
@@ -221,26 +215,17 @@ def arrange_partition(partition: Partition, recipe: Recipe) -> Arranged:
     order = np.concatenate([folder.read(f"sorted/{i:06}.order.npy", a, b) for i, a, b in ranges])
     rows = rows.astype(recipe.dtype, copy=False)
     rows = rows.view(np.uint16) if rows.dtype == np.float16 else rows
-    points = Points(rows, plan.offset, np.ones(1), rows, plan.offset, plan.spherical)
     with Threads(1) as threads:
-        memory = slab_memory(points, plan.axes, len(rows))
-        slab = load_slab(points, plan.axes, [slice(0, len(rows))], memory, threads)
+        slab = load_points(rows, plan, threads)
         rng = np.random.default_rng(recipe.seed)
         tree = grow_partition(slab.coordinates, slab.origin, max(1, recipe.n_labels), rng, threads)
         _, pieces = cut_into_pieces(slab.coordinates, tree.members, PIECES_PER_PARTITION)
         rows = rows[tree.members]
-        labels = np.repeat(np.arange(len(tree.starts) - 1, dtype=np.int32), np.diff(tree.starts))
-        totals = no_totals(len(tree.starts) - 1, rows.shape[1])
-        add_points(slab._replace(rows=rows), labels, totals, threads)
-    folder.save(rows_name(number), rows)
-    folder.save(order_name(number), order[tree.members])
-    labels += np.int32(recipe.first_label)
+        places = np.repeat(np.arange(len(tree.starts) - 1, dtype=np.int32), np.diff(tree.starts))
+        ids = recipe.first_label + np.arange(len(tree.starts) - 1, dtype=np.int32)
+        found = sum_up(slab._replace(rows=rows), places, ids, threads)
+    folder.save(ROWS.format(number), rows)
+    folder.save(ORDER.format(number), order[tree.members])
+    labels = ids[places]
     save_labels(partition, 0, labels)
-    ids = recipe.first_label + np.arange(len(tree.starts) - 1, dtype=np.int32)
-    sample = slice(recipe.first_watched, None, recipe.stride)
-    return Arranged(pieces, rows[sample], Sums(*present(ids, totals), labels[sample], len(labels), 0))
-
-
-def order_name(number: int) -> str:
-    """The file that says which of the user's rows the points of a partition are."""
-    return f"order/{number:06}.npy"
+    return Arranged(pieces, rows[recipe.watched], Sums(*found, labels[recipe.watched], len(labels), 0))

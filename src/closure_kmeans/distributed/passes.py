@@ -21,12 +21,17 @@ from closure_kmeans.nearest import nearest_centers
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, heights, rows_per_block, shifted
 from closure_kmeans.stores import Rule
-from closure_kmeans.stores.layout import BLOCK_CENTERS, along, blocks_of, load_slab, nearest_pieces, slab_memory
+from closure_kmeans.stores.layout import BLOCK_CENTERS, Plan, SlabReader, along, blocks_of, nearest_pieces
 from closure_kmeans.stores.totals import Totals, add_points, no_totals
 from closure_kmeans.trees import grow_leaves
 
+# Files of a fit, by the number of the pass, of the iteration or of the partition.
 LAYOUT = "layout.safetensors"
 START = "start.safetensors"  # the centres that a user gave
+CENTERS = "centers/{:06}.safetensors"
+SPLIT = "splits/{:06}.safetensors"  # which clusters are split in a pass
+ROWS = "rows/{:06}.npy"
+ORDER = "order/{:06}.npy"  # which of the user's rows the points of a partition are
 # How many of the nearest pieces a centre is entered into: those of several partitions, so that points at a border meet
 # the clusters beyond it.
 PIECES_ENTERED = 64
@@ -50,9 +55,9 @@ class Pass(NamedTuple):
     old_labels: int
     new_labels: int
     centers: int
-    rule: Rule  # with ``ahead`` the centres of the version before are read, too
-    leaf_size: int
-    seed: int
+    rule: Rule = Rule()  # with ``ahead`` the centres of the version before are read, too
+    leaf_size: int = 0
+    seed: int = 0
 
 
 class Layout(NamedTuple):
@@ -89,19 +94,9 @@ class Near(NamedTuple):
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def rows_name(number: int) -> str:
-    """The file of the rows of a partition."""
-    return f"rows/{number:06}.npy"
-
-
 def labels_name(version: int, number: int) -> str:
     """The file of the labels of a partition."""
     return f"labels/{version:06}/{number:06}.npy"
-
-
-def centers_name(version: int) -> str:
-    """The file of the centres."""
-    return f"centers/{version:06}.safetensors"
 
 
 def read_layout(folder: SharedFolder) -> Layout:
@@ -111,10 +106,14 @@ def read_layout(folder: SharedFolder) -> Layout:
 
 def load_partition(partition: Partition, layout: Layout, threads: Threads, n_entered: int = 0) -> Points:
     """The points of a partition in memory, with places for the centres that are entered."""
-    rows = partition.folder.map(rows_name(partition.number))
+    return load_points(partition.folder.map(ROWS.format(partition.number)), layout, threads, n_entered)
+
+
+def load_points(rows: NDArray[Any], layout: Layout | Plan, threads: Threads, n_entered: int = 0) -> Points:
+    """Rows as points in memory, with their coordinates and places for the centres that are entered."""
     points = Points(rows, layout.offset, np.ones(1), rows, layout.offset, layout.spherical)
-    memory = slab_memory(points, layout.axes, len(rows) + n_entered)
-    return load_slab(points, layout.axes, [slice(0, len(rows))], memory, threads, n_entered)
+    reader = SlabReader(points, layout.axes, len(rows) + n_entered, threads)
+    return reader.read([slice(0, len(rows))], n_entered)
 
 
 def load_labels(partition: Partition, version: int) -> NDArray[np.int32]:
@@ -137,7 +136,7 @@ def assign_partition(partition: Partition, this_pass: Pass) -> Sums:
     """Assign the points of a partition to the best of the clusters of their neighbours, and sum them up."""
     layout = read_layout(partition.folder)
     labels = load_labels(partition, this_pass.old_labels)
-    arrays, _ = partition.folder.map_tensors(centers_name(this_pass.centers), "centers")
+    arrays, _ = partition.folder.map_tensors(CENTERS.format(this_pass.centers), "centers")
     entered = centers_near(arrays, layout, partition.number)
     touched, places = find_touched(labels, entered, len(arrays["sizes"]))
     with Threads(1) as threads:
@@ -149,12 +148,11 @@ def assign_partition(partition: Partition, this_pass: Pass) -> Sums:
         old = places[np.concatenate([labels, entered])]
         new, n_pairs = assign_by_closures(slab, clusters, old, [leaves], this_pass.rule, threads)
         new = new[: len(labels)]
-        totals = no_totals(*clusters.centers.shape)
-        add_points(slab, new, totals, threads)
+        found = sum_up(slab, new, touched, threads)
     n_active = int(np.count_nonzero(new != old[: len(labels)]))
     labels = touched[new]
     save_labels(partition, this_pass.new_labels, labels)
-    return Sums(*present(touched, totals), watched(labels, layout, partition.number), n_active, n_pairs)
+    return Sums(*found, watched(labels, layout, partition.number), n_active, n_pairs)
 
 
 def start_partition(partition: Partition, this_pass: Pass) -> Sums:
@@ -165,11 +163,10 @@ def start_partition(partition: Partition, this_pass: Pass) -> Sums:
     with Threads(1) as threads:
         slab = load_partition(partition, layout, threads)
         new, _ = nearest_centers(as_numbers(slab.rows), arrays["centers"][near], layout.offset, threads)
-        totals = no_totals(len(near), len(layout.offset))
-        add_points(slab, new, totals, threads)
+        found = sum_up(slab, new, near, threads)
     labels = near[new]
     save_labels(partition, this_pass.new_labels, labels)
-    return Sums(*present(near, totals), watched(labels, layout, partition.number), len(labels), 0)
+    return Sums(*found, watched(labels, layout, partition.number), len(labels), 0)
 
 
 def split_partition(partition: Partition, this_pass: Pass) -> Sums:
@@ -180,11 +177,9 @@ def split_partition(partition: Partition, this_pass: Pass) -> Sums:
     """
     layout = read_layout(partition.folder)
     labels = load_labels(partition, this_pass.old_labels)
-    arrays, facts = partition.folder.map_tensors(split_name(this_pass.new_labels), "split")
+    arrays, facts = partition.folder.map_tensors(SPLIT.format(this_pass.new_labels), "split")
     joined = np.arange(facts["n_clusters"], dtype=np.int32)
     joined[arrays["joined"]] = arrays["join_to"]
-    split_to = np.full(facts["n_clusters"], -1, np.int32)
-    split_to[arrays["donors"]] = arrays["empty"]
     place_of = np.full(facts["n_clusters"], -1, np.int32)
     place_of[arrays["donors"]] = np.arange(len(arrays["donors"]), dtype=np.int32)
     new = joined[labels]
@@ -192,26 +187,18 @@ def split_partition(partition: Partition, this_pass: Pass) -> Sums:
     with Threads(1) as threads:
         slab = load_partition(partition, layout, threads)
         center_heights = heights(arrays["centers"].astype(np.float64), direction)
-        for first in range(0, len(new), rows_per_block(slab.rows)):
-            some = slice(first, first + rows_per_block(slab.rows))
+        for some in blocks_of(len(new), rows_per_block(slab.rows)):
             donors = place_of[new[some]]
             rows = shifted(as_numbers(slab.rows[some]), layout.offset).astype(np.float64)
             above = heights(rows, direction) > center_heights[donors]
-            new[some] = np.where((donors >= 0) & above, split_to[new[some]], new[some])
+            new[some] = np.where((donors >= 0) & above, arrays["empty"][donors], new[some])
         changed = np.union1d(arrays["donors"], arrays["empty"]).astype(np.int32)
-        is_changed = np.isin(new, changed)
-        totals = no_totals(len(changed), len(layout.offset))
-        members = np.flatnonzero(is_changed)
+        members = np.flatnonzero(np.isin(new, changed))
         part = slab._replace(rows=slab.rows[members], coordinates=slab.coordinates[members])
-        add_points(part, np.searchsorted(changed, new[members]).astype(np.int32), totals, threads)
+        found = sum_up(part, np.searchsorted(changed, new[members]).astype(np.int32), changed, threads)
     save_labels(partition, this_pass.new_labels, new)
     n_active = int(np.count_nonzero(new != labels))
-    return Sums(*present(changed, totals), watched(new, layout, partition.number), n_active, 0)
-
-
-def split_name(version: int) -> str:
-    """The file that says which clusters are split in a pass."""
-    return f"splits/{version:06}.safetensors"
+    return Sums(*found, watched(new, layout, partition.number), n_active, 0)
 
 
 def find_near(partition: Partition, name: str, n_centers: int) -> Near:
@@ -280,8 +267,7 @@ def find_touched(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """The clusters that a partition has to do with, in ascending order, and the place of each of all clusters there."""
     is_touched = np.zeros(n_clusters, np.bool_)
-    is_touched[labels] = True
-    is_touched[entered] = True
+    is_touched[labels] = is_touched[entered] = True
     touched = np.flatnonzero(is_touched).astype(np.int32)
     places = np.empty(n_clusters, np.int32)
     places[touched] = np.arange(len(touched), dtype=np.int32)
@@ -294,20 +280,28 @@ def read_clusters(
     """Some clusters, with their present or with extrapolated centres."""
     clusters = Clusters(*(arrays[name][touched] for name in Clusters._fields))
     if this_pass.rule.ahead:
-        before, _ = folder.map_tensors(centers_name(this_pass.centers - 1), "centers")
+        before, _ = folder.map_tensors(CENTERS.format(this_pass.centers - 1), "centers")
         n_points = clusters.sizes.sum()  # all rows weigh the same
         clusters = extrapolate(clusters, before["centers"][touched], n_points, np.empty_like(clusters.centers), threads)
-    folder.drop_copy(centers_name(this_pass.centers - 2))
+    folder.drop_copy(CENTERS.format(this_pass.centers - 2))
     return clusters
 
 
-def present(ids: NDArray[np.int32], totals: Totals) -> tuple[NDArray[np.int32], Totals]:
-    """Only the clusters that have points."""
+def sum_up(
+    points: Points, places: NDArray[np.int32], ids: NDArray[np.int32], threads: Threads
+) -> tuple[NDArray[np.int32], Totals]:
+    """The clusters that have points, and their sums; ``places`` says which of ``ids`` the cluster of a point is."""
+    totals = no_totals(len(ids), len(points.offset))
+    add_points(points, places, totals, threads)
     some = totals.sizes > 0
     return ids[some], Totals(*(total[some] for total in totals))
 
 
 def watched(labels: NDArray[np.int32], layout: Layout, number: int) -> NDArray[np.int32]:
-    """The labels of the points that are watched: every so many-th of all."""
-    first = -int(layout.starts[number]) % layout.stride
-    return labels[first :: layout.stride]
+    """The labels of the points that are watched."""
+    return labels[spread(int(layout.starts[number]), layout.stride)]
+
+
+def spread(start: int, stride: int) -> slice:
+    """Of the rows from ``start`` on, those whose numbers are multiples of ``stride``."""
+    return slice(-start % stride, None, stride)

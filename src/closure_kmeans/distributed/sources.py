@@ -77,20 +77,6 @@ class Shard(NamedTuple):
             return np.ascontiguousarray(rows[self.first + first : self.first + last : stride])
 
 
-class Block(NamedTuple):
-    """A block of the rows of X, by its number."""
-
-    number: int
-
-    def __str__(self) -> str:
-        return f"block {self.number} of X"
-
-    @property
-    def file_name(self) -> str:
-        """The file that it is written to."""
-        return f"block-{self.number:06}.npy"
-
-
 class Source(NamedTuple):
     """Input rows."""
 
@@ -188,12 +174,12 @@ def write_input(X: Any, rows: Any, folder: SharedFolder, cluster: Cluster) -> li
     folder.remove(INPUT)
     if is_dask(X):
         blocks = X.rechunk({1: -1}).to_delayed()[:, 0].tolist()
-        arguments = [(Block(i), folder) for i in range(len(blocks))]
+        arguments = [(*name_block(i), folder) for i in range(len(blocks))]
         written = list(cluster.run_delayed("writing the rows", save_block, blocks, arguments))
     else:
         size = max(1, SHARD_BYTES // (rows.shape[1] * rows.dtype.itemsize))
         blocks = blocks_of(rows.shape[0], size)
-        written = [save_block(rows[some], Block(i), folder) for i, some in enumerate(blocks)]
+        written = [save_block(rows[some], *name_block(i), folder) for i, some in enumerate(blocks)]
     place = replace(folder, url=f"{folder.url}/{INPUT}")
     names = [name for name in written if name is not None]
     if not names:
@@ -202,10 +188,15 @@ def write_input(X: Any, rows: Any, folder: SharedFolder, cluster: Cluster) -> li
     return shards
 
 
-def save_block(rows: Any, block: Block, folder: SharedFolder) -> str | None:
+def name_block(number: int) -> tuple[str, str]:
+    """A name for people, and that of its file."""
+    return f"block {number} of X", f"block-{number:06}.npy"
+
+
+def save_block(rows: Any, block: str, name: str, folder: SharedFolder) -> str | None:
     """A task: write a block of rows, if it has any; the name of the file."""
-    rows = np.ascontiguousarray(unmasked(str(block), rows))
+    rows = np.ascontiguousarray(unmasked(block, rows))
     if len(rows) == 0:
         return None
-    folder.save(f"{INPUT}/{block.file_name}", rows)
-    return block.file_name
+    folder.save(f"{INPUT}/{name}", rows)
+    return name

@@ -21,24 +21,26 @@ from closure_kmeans.checkpoint import check_environment, check_identity
 from closure_kmeans.clusters import Clusters, are_copies, group_by_label, move_onto_sphere
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder
-from closure_kmeans.distributed.layout import order_name
+from closure_kmeans.distributed.layout import lay_out
 from closure_kmeans.distributed.passes import (
+    CENTERS,
+    ORDER,
+    SPLIT,
     START,
-    Layout,
     Partition,
     Pass,
     Sums,
     add_sums,
     assign_partition,
-    centers_name,
     find_near,
     load_labels,
     merge_sums,
-    split_name,
+    read_layout,
     split_partition,
     start_partition,
     sums_bytes,
 )
+from closure_kmeans.distributed.sources import Source
 from closure_kmeans.files import reading
 from closure_kmeans.iteration import Clustering, Iteration
 from closure_kmeans.method import Method
@@ -46,12 +48,10 @@ from closure_kmeans.nearest import sample_accuracy
 from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, hash_rows
-from closure_kmeans.stores import Assigned, Rule
+from closure_kmeans.stores import Assigned, Rule, Store
 from closure_kmeans.stores.layout import along, forget, on_disk
-from closure_kmeans.stores.totals import Totals, means_of, no_totals
+from closure_kmeans.stores.totals import means_of, no_totals
 
-# Lloyd's rule, which the start follows.
-PLAIN = Rule()
 # Times that a random plane may fail to split a cluster.
 MOST_SPLITS = 50
 # Tasks merge sums until this many are left for the driver, or more if they would be larger than MERGED_BYTES: a worker
@@ -77,74 +77,65 @@ class FreshLeaves(NamedTuple):
 StoredState: TypeAlias = Clustering[StoredLabels]
 
 
-class DaskStore:
+class DaskStore(Store[StoredLabels, FreshLeaves]):
     """Rows on a Dask cluster, and the files of a fit in a shared folder.
 
     Parameters
     ----------
-    folder : SharedFolder
-        The folder of all files.
-    cluster : Cluster
-        Runs the tasks.
-    n_clusters : int
-        Number of clusters.
+    source : Source
+        The rows, which are laid out in the folder, unless there is a fit already: then ``restore`` takes it up.
+    folder, cluster
+        The folder of all files, and what runs the tasks.
     identity : dict
         Must be equal in this fit and one that is found in the folder.
-    rng : Generator
-        Takes the state of the saved fit, if there is one.
-    threads : Threads
-        Of the driver.
-
-    Attributes
-    ----------
-    layout : Layout
-        The partitions; given by ``lay_out``, or read from the folder.
-    history : list of Iteration
-        The iterations that were found in the folder.
-    saved : str or None
-        The last file of centres that was found there.
+    n_partitions : int or None
+        The number of partitions, if the user gave one.
+    n_clusters, tree_dims, spherical, rng, threads
+        As in the other stores.
     """
 
-    layout: Layout
-    leaves: Neighborhoods[FreshLeaves]  # of this fit, whose state is saved
+    history: list[Iteration]  # of the fit that was found in the folder
+    saved: str | None  # its last file of centres
+    _leaves: Neighborhoods[FreshLeaves]  # of this fit, whose state is saved
+    _tree_labels: StoredLabels
 
     def __init__(
         self,
+        source: Source,
+        n_clusters: int,
+        *,
         folder: SharedFolder,
         cluster: Cluster,
-        n_clusters: int,
         identity: dict[str, Any],
+        n_partitions: int | None,
+        tree_dims: int | None,
+        spherical: bool,
         rng: np.random.Generator,
         threads: Threads,
     ) -> None:
-        self._folder = folder
-        self._cluster = cluster
-        self._n_clusters = n_clusters
-        self._identity = identity
-        self._environment = cluster.environment()
-        self._rng = rng
-        self._threads = threads
-        self._iteration = 0
-        self._n_passes = 0
-        self._totals: Totals | None = None
-        self._buffers: CenterBuffers | None = None
-        self.history: list[Iteration] = []
+        self._folder, self._cluster, self._n_clusters = folder, cluster, n_clusters
+        self._identity, self._environment = identity, cluster.environment()
+        self._rng, self._threads = rng, threads
+        self._iteration = self._n_passes = 0
+        self.history = []
         self.saved = max(folder.list("centers"), default=None)
-
-    @property
-    def n_points(self) -> int:
-        """Number of points in all partitions."""
-        return int(self.layout.starts[-1])
-
-    @property
-    def offset(self) -> NDArray[Any]:
-        """The point that the centres are relative to."""
-        return self.layout.offset
-
-    @property
-    def sample(self) -> NDArray[Any]:
-        """Some rows, spread over the data."""
-        return as_numbers(self.layout.sample)
+        sums: list[Sums] = []
+        if self.saved is not None:
+            layout = read_layout(folder)
+        else:
+            how = n_partitions, tree_dims, spherical
+            layout, sums = lay_out(source, folder, cluster, n_clusters, *how, rng=rng, threads=threads)
+        self._axes = layout.axes
+        self._partitions = [Partition(folder, number) for number in range(len(layout.starts) - 1)]
+        rows = layout.sample
+        self._points = Points(rows, layout.offset, np.ones(1), rows, layout.offset, layout.spherical)
+        self.n_points, self.offset, self.sample = int(layout.starts[-1]), layout.offset, as_numbers(rows)
+        shape = n_clusters, len(layout.offset)
+        self._totals = no_totals(*shape)  # of the labels that were written last
+        # Tasks read the previous centres from a file, so that no state keeps them.
+        self.buffers = CenterBuffers(shape, layout.offset.dtype, keep_previous=False)
+        if self.saved is None:
+            self._tree_labels, _, _ = self._add_up(sums)
 
     # -- the state -----------------------------------------------------------------------------------------------------
 
@@ -160,24 +151,29 @@ class DaskStore:
             self.history = [Iteration(*record) for record in facts["history"]]
             self._rng.bit_generator.state = facts["generator"]
             self._iteration, self._n_passes = len(self.history), facts["n_passes"]
-            self.leaves.restore({"leaf_size": loaded["leaf_size"]})
+            self._leaves.restore({"leaf_size": loaded["leaf_size"]})
         clusters = Clusters(*(loaded[name] for name in Clusters._fields))
         return Clustering(StoredLabels(facts["labels"], loaded["watched"]), clusters), facts["converged"]
 
-    def begin(self, sums: Iterable[Sums], version: int = 0) -> StoredState:
-        """The first state, from the sums of the start."""
-        added = self._add_up(sums)
-        clusters = means_of(self._points, self._totals_of_all(), self._threads)
-        labels, _ = self._fill(clusters, StoredLabels(version, added.watched))
+    def tree_labels(self) -> StoredLabels:
+        """The leaves of the trees of all partitions as clusters, as they were laid out."""
+        return self._tree_labels
+
+    def nearest_labels(self, centers: NDArray[Any]) -> StoredLabels:
+        """The nearest of given centres, of which there may be fewer than clusters."""
+        found = (centers - self.offset).astype(self.offset.dtype)
+        self._folder.save_tensors(START, "start", {"centers": found, **self._find_near(found)}, {})
+        self._clear(slice(None))
+        labels, _, _ = self._pass(start_partition, 0)
+        return labels
+
+    def begin(self, labels: StoredLabels) -> StoredState:
+        """The state of the labels that were written last; new ones are written if a cluster has no points."""
+        clusters = means_of(self._points, self._totals, self._threads)
+        labels, _ = self._fill(clusters, labels)
         state = Clustering(labels, clusters)
         self.note(state, [], converged=False)
         return state
-
-    def begin_from(self, centers: NDArray[Any]) -> StoredState:
-        """The first state, from given centres; there may be fewer than clusters."""
-        found = (centers - self.layout.offset).astype(self.layout.offset.dtype)
-        self._folder.save_tensors(START, "start", {"centers": found, **self._find_near(found)}, {})
-        return self.begin(self._pass(start_partition, 0), self._n_passes)
 
     def note(self, state: StoredState, history: list[Iteration], converged: bool) -> None:
         """Write the centres after an iteration, and remove files of earlier iterations that are no longer needed."""
@@ -185,7 +181,7 @@ class DaskStore:
         self._iteration = len(history)
         arrays = {
             **state.clusters._asdict(),
-            **self.leaves.state(),
+            **self._leaves.state(),
             **self._find_near(state.clusters.centers),
             "watched": labels.watched,
         }
@@ -198,8 +194,8 @@ class DaskStore:
             "n_passes": self._n_passes,
             "converged": converged,
         }
-        self._folder.save_tensors(centers_name(self._iteration), "centers", arrays, facts)
-        needed = {f"labels/{labels.version:06}", centers_name(self._iteration - 1), centers_name(self._iteration)}
+        self._folder.save_tensors(CENTERS.format(self._iteration), "centers", arrays, facts)
+        needed = {f"labels/{labels.version:06}", CENTERS.format(self._iteration - 1), CENTERS.format(self._iteration)}
         for kind in ("labels", "splits", "centers"):
             for name in self._folder.list(kind):
                 if name not in needed:
@@ -214,7 +210,8 @@ class DaskStore:
         self, method: Method, target_accuracy: float, *, from_tree: bool = False
     ) -> Neighborhoods[FreshLeaves]:
         """One new partition in every iteration."""
-        return fresh_neighborhoods(self.grow, self.n_points, self._n_clusters, method, target_accuracy)
+        self._leaves = fresh_neighborhoods(self.grow, self.n_points, self._n_clusters, method, target_accuracy)
+        return self._leaves
 
     def grow(self, leaf_size: int) -> FreshLeaves:
         """A random partition of the points into leaves of at most ``leaf_size``."""
@@ -223,79 +220,48 @@ class DaskStore:
     def assign(self, state: StoredState, leaves: list[FreshLeaves], rule: Rule) -> Assigned[StoredLabels]:
         """Have tasks assign and sum up the points, then update the clusters."""
         (partition,) = leaves
-        added = self._add_up(
-            self._pass(
-                assign_partition, state.labels.version, rule=rule, leaf_size=partition.leaf_size, seed=partition.seed
-            )
+        self._clear(slice(None))
+        labels, n_active, n_pairs = self._pass(
+            assign_partition, state.labels.version, rule=rule, leaf_size=partition.leaf_size, seed=partition.seed
         )
-        updated = means_of(self._points, self._totals_of_all(), self._threads, self._centers.next)
-        filled, n_moved = self._fill(updated, StoredLabels(self._n_passes, added.watched))
-        return Assigned(filled, added.n_active + n_moved, added.n_pairs, updated)
-
-    def accept(self, state: StoredState, labels: StoredLabels, clusters: Clusters) -> StoredState:
-        """The state after ``state``, from the outcome of the last assignment."""
-        return self._centers.rotate(state, labels, clusters)
-
-    @property
-    def _centers(self) -> CenterBuffers:
-        """Memory for the centres. Tasks read the previous ones from a file, so that no state keeps them."""
-        if self._buffers is None:
-            shape = self._n_clusters, len(self.offset)
-            self._buffers = CenterBuffers(shape, self.offset.dtype, keep_previous=False)
-        return self._buffers
+        updated = means_of(self._points, self._totals, self._threads, self.buffers.next)
+        labels, n_moved = self._fill(updated, labels)
+        return Assigned(labels, n_active + n_moved, n_pairs, updated)
 
     def accuracy(self, state: StoredState) -> float:
         """The share of the sample of points that are assigned to the nearest of all centres."""
         return sample_accuracy(self._points, state.clusters.centers, state.labels.watched, self._threads)
 
-    def _pass(
-        self,
-        task: Callable[..., Sums],
-        old_labels: int,
-        *,
-        rule: Rule = PLAIN,
-        leaf_size: int = 0,
-        seed: int = 0,
-    ) -> Iterable[Sums]:
-        """Run a task over all partitions; their sums, merged, in fixed order."""
+    def _pass(self, task: Callable[..., Sums], old_labels: int, **settings: Any) -> tuple[StoredLabels, int, int]:
+        """Run a task over all partitions with the settings of a pass, and add up their sums, merged in fixed order."""
         self._n_passes += 1
-        this_pass = Pass(old_labels, self._n_passes, self._iteration, rule, leaf_size, seed)
-        arguments = [(partition, this_pass) for partition in self._partitions()]
-        n_left = count_merged(self._n_clusters, len(self.layout.offset))
-        return self._cluster.merge(f"iteration {self._iteration + 1}", task, arguments, merge_sums, n_left)
+        this_pass = Pass(old_labels, self._n_passes, self._iteration, **settings)
+        arguments = [(partition, this_pass) for partition in self._partitions]
+        n_left = count_merged(self._n_clusters, len(self.offset))
+        return self._add_up(
+            self._cluster.merge(f"iteration {self._iteration + 1}", task, arguments, merge_sums, n_left)
+        )
 
-    def _partitions(self) -> list[Partition]:
-        return [Partition(self._folder, number) for number in range(len(self.layout.starts) - 1)]
-
-    def _add_up(self, several: Iterable[Sums]) -> Sums:
-        """Add sums to those of all clusters, which begin at zero; what else they say, without the sums."""
-        totals = self._totals_of_all()
-        for total in totals:
-            total[:] = 0
+    def _add_up(self, several: Iterable[Sums]) -> tuple[StoredLabels, int, int]:
+        """Add sums to those of all clusters; the labels of the last pass, moved points and tested pairs."""
         watched, n_active, n_pairs = [], 0, 0
         for sums in several:
-            add_sums(totals, sums, sums.ids)
+            add_sums(self._totals, sums, sums.ids)
             watched.append(sums.watched)
             n_active += sums.n_active
             n_pairs += sums.n_pairs
-        return Sums(np.empty(0, np.int32), totals, np.concatenate(watched), n_active, n_pairs)
+        return StoredLabels(self._n_passes, np.concatenate(watched)), n_active, n_pairs
 
-    def _totals_of_all(self) -> Totals:
-        if self._totals is None:
-            self._totals = no_totals(self._n_clusters, len(self.layout.offset))
-        return self._totals
-
-    @property
-    def _points(self) -> Points:
-        """The sample of points."""
-        layout = self.layout
-        return Points(layout.sample, layout.offset, np.ones(1), layout.sample, layout.offset, layout.spherical)
+    def _clear(self, some: slice | NDArray[np.int32]) -> None:
+        """Set the sums of some clusters to zero."""
+        for total in self._totals:
+            total[some] = 0
 
     def _find_near(self, centers: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """The centres near each partition, as tasks find them, partition after partition; and the nearest of pieces."""
         name = f"coordinates/{self._n_passes:06}.npy"
-        self._folder.save(name, along(centers, self.layout.axes))
-        arguments = [(partition, name, len(centers)) for partition in self._partitions()]
+        self._folder.save(name, along(centers, self._axes))
+        arguments = [(partition, name, len(centers)) for partition in self._partitions]
         found = list(self._cluster.run("entering the centres", find_near, arguments))
         self._folder.remove("coordinates")
         ids, partitions, nearest = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -309,15 +275,14 @@ class DaskStore:
 
         Tasks split the clusters of largest error in two.
         """
-        totals = self._totals_of_all()
         n_moved = 0
         joined, join_to = find_copies(clusters)
         for _ in range(MOST_SPLITS):
-            for total in totals:
+            for total in self._totals:
                 np.add.at(total, join_to, total[joined])
-                total[joined] = 0
+            self._clear(joined)
             self._finish(clusters, np.concatenate([joined, join_to]))
-            empty = np.flatnonzero(totals.sizes == 0).astype(np.int32)
+            empty = np.flatnonzero(self._totals.sizes == 0).astype(np.int32)
             if len(empty) == 0:
                 return labels, n_moved
             divisible = np.flatnonzero((clusters.sizes > 1) & ~are_copies(clusters)).astype(np.int32)
@@ -328,43 +293,32 @@ class DaskStore:
             split = {"joined": joined, "join_to": join_to, "donors": donors, "empty": empty}
             split["centers"] = clusters.centers[donors]
             facts = {"n_clusters": self._n_clusters}
-            self._folder.save_tensors(split_name(self._n_passes + 1), "split", split, facts)
+            self._folder.save_tensors(SPLIT.format(self._n_passes + 1), "split", split, facts)
             changed = np.concatenate([donors, empty])
-            for total in totals:
-                total[changed] = 0
-            watched = []
-            for sums in self._pass(split_partition, labels.version, seed=int(self._rng.integers(2**63))):
-                add_sums(totals, sums, sums.ids)
-                watched.append(sums.watched)
-                n_moved += sums.n_active
-            labels = StoredLabels(self._n_passes, np.concatenate(watched))
+            self._clear(changed)
+            labels, n_active, _ = self._pass(split_partition, labels.version, seed=int(self._rng.integers(2**63)))
+            n_moved += n_active
             self._finish(clusters, changed)
             joined = join_to = joined[:0]
         raise ValueError(
             "n_clusters must be at most the number of distinct rows of X, "
-            f"which is {np.count_nonzero(totals.sizes)}, got {self._n_clusters}"
+            f"which is {np.count_nonzero(self._totals.sizes)}, got {self._n_clusters}"
         )
 
     def _finish(self, clusters: Clusters, some: NDArray[np.int32]) -> None:
         """Compute some clusters again from their sums."""
         for cluster in np.unique(some).tolist():
-            kernels.rows.finish_clusters(self._totals_of_all(), clusters, cluster, cluster + 1)
-            if self.layout.spherical:
-                move_onto_sphere(clusters, self.layout.offset, np.array([cluster]))
+            kernels.rows.finish_clusters(self._totals, clusters, cluster, cluster + 1)
+            if self._points.spherical:
+                move_onto_sphere(clusters, self.offset, np.array([cluster]))
 
     # -- the end -------------------------------------------------------------------------------------------------------
-
-    def user_centers(self, clusters: Clusters) -> NDArray[Any]:
-        """The centres with the offset added back; the memory of the next centres is free before."""
-        self._centers.release()
-        centers: NDArray[Any] = clusters.centers + self.offset
-        return centers
 
     def user_labels(self, stored: StoredLabels) -> NDArray[np.int32]:
         """The labels of all rows in the order of the user, in a temporary file that is mapped into memory."""
         labels = on_disk((self.n_points,), np.int32)
-        for partition in self._partitions():
-            name = order_name(partition.number)
+        for partition in self._partitions:
+            name = ORDER.format(partition.number)
             labels[self._folder.map(name)[:, 0]] = load_labels(partition, stored.version)
             self._folder.drop_copy(name)
             forget(labels)

@@ -7,6 +7,7 @@ from typing import Any, Generic, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from closure_kmeans.centers import CenterBuffers
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.iteration import Clustering, Labels
 from closure_kmeans.method import Method
@@ -35,17 +36,16 @@ class Assigned(NamedTuple, Generic[Labels]):
 class Store(Protocol[Labels, LeavesOf]):
     """All that the algorithm knows of the rows."""
 
-    @property
-    def n_points(self) -> int:
-        """Number of points."""
+    n_points: int
+    offset: NDArray[Any]  # (d,) that centres are relative to, in the precision of the arithmetic
+    sample: NDArray[Any]  # some rows, spread over the data, as the metric sees them
+    buffers: CenterBuffers  # of which ``assign`` writes to the next one
 
-    @property
-    def offset(self) -> NDArray[Any]:
-        """The point that the centres of the algorithm are relative to: (d,), in the precision of the arithmetic."""
+    def tree_labels(self) -> Labels:
+        """The leaves of the first tree as clusters (section 4.3)."""
 
-    @property
-    def sample(self) -> NDArray[Any]:
-        """Some rows, spread over the data, as the metric sees them."""
+    def begin(self, labels: Labels) -> Clustering[Labels]:
+        """The state of the first labels, which may change: no cluster is empty."""
 
     def neighborhoods(self, method: Method, target_accuracy: float, *, from_tree: bool) -> Neighborhoods[LeavesOf]:
         """The neighbourhoods that a method asks for; ``from_tree``: the start is the leaves of the first tree."""
@@ -58,12 +58,16 @@ class Store(Protocol[Labels, LeavesOf]):
 
     def accept(self, state: Clustering[Labels], labels: Labels, clusters: Clusters) -> Clustering[Labels]:
         """The state after ``state``, from the outcome of the last assignment."""
+        return self.buffers.rotate(state, labels, clusters)
 
     def accuracy(self, state: Clustering[Labels]) -> float:
         """The share of a sample of points that are assigned to the nearest of all centres."""
 
     def user_centers(self, clusters: Clusters) -> NDArray[Any]:
         """The centres with the offset added back; the memory of the next centres is free before."""
+        self.buffers.release()
+        centers: NDArray[Any] = clusters.centers + self.offset
+        return centers
 
     def user_labels(self, labels: Labels) -> NDArray[np.int32]:
         """The labels in the order of the user's rows."""

@@ -26,24 +26,27 @@ from closure_kmeans.method import Method
 from closure_kmeans.nearest import SAMPLE_ROWS
 from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import as_numbers, precision
+from closure_kmeans.points import as_numbers, rows_per_block
 from closure_kmeans.stores import Assigned, Rule
 from closure_kmeans.stores.layout import (
-    StoredPoints,
+    WIDENED_VALUES,
+    SlabReader,
     along,
     blocks_of,
-    check_groups,
+    count_pieces,
     count_slab_points,
+    cut_into_pieces,
     forget,
     lay_out,
-    load_slab,
+    look_at_sample,
     nearest_pieces,
+    on_disk,
+    places_of,
     sample_of,
-    slab_memory,
 )
 from closure_kmeans.stores.memory import LocalState, LocalStore
 from closure_kmeans.stores.totals import Totals, add_points, means_of, no_totals
-from closure_kmeans.trees import RandomPartition, grow_leaves, grow_partition
+from closure_kmeans.trees import RandomPartition, cut_evenly, grow_leaves, grow_partition
 from closure_kmeans.vectors.rows import Rows
 
 
@@ -84,24 +87,43 @@ class DiskStore(LocalStore[SlabPartition]):
         rng: np.random.Generator,
         threads: Threads,
     ) -> None:
-        n_points, n_features = X.shape
-        dtype = np.dtype(precision(X.dtype) if spherical else X.dtype)
-        self.slab_size = count_slab_points(memory, n_points, n_features, dtype, tree_dims, weighted=len(weights) > 1)
-        check_groups(X, memory)
-        self.stored, self._tree_labels = lay_out(
-            X,
-            weights,
-            n_clusters,
-            self.slab_size,
-            n_axes=tree_dims,
-            spherical=spherical,
-            rng=rng,
-            threads=threads,
-        )
-        super().__init__(
-            self.stored.points, self.stored.order, n_clusters, look_back=look_back, rng=rng, threads=threads
-        )
+        weighted = len(weights) > 1
+        self.slab_size = count_slab_points(X, memory, tree_dims, spherical=spherical, weighted=weighted)
+        plan = look_at_sample(X, self.slab_size, tree_dims, spherical, rng, threads)
+        points, order = lay_out(X, weights, plan, self.slab_size, threads)
+        super().__init__(points, order, n_clusters, look_back=look_back, rng=rng, threads=threads)
+        self.axes = plan.axes
+        self._tree_labels = self._refine()
+        if weighted:
+            stored = on_disk((self.n_points,), np.float64)
+            for slab in blocks_of(self.n_points, self.slab_size):
+                stored[slab] = weights[order[slab]]
+            self.points = points._replace(weights=stored)
         self.sample = sample_of(X, SAMPLE_ROWS, spherical)  # X is not read again
+
+    def _refine(self) -> NDArray[np.int32]:
+        """Order each slab by a tree of its own, whose leaves are the first clusters, and cut the file into pieces."""
+        rows = self.points.rows
+        n_slabs = -(-self.n_points // self.slab_size)
+        borders, first_labels = cut_evenly(self.n_points, n_slabs), cut_evenly(self.n_clusters, n_slabs)
+        labels = np.empty(self.n_points, np.int32)
+        reader = SlabReader(self.points, self.axes, self.slab_size, self.threads)
+        middles, starts = [], [np.zeros(1, np.int64)]
+        for i, (first, last) in enumerate(pairwise(borders.tolist())):
+            label, next_label = first_labels[i : i + 2].tolist()
+            slab = reader.read([slice(first, last)])
+            n_leaves = min(max(1, next_label - label), last - first)
+            tree = grow_partition(slab.coordinates, slab.origin, n_leaves, self.rng, self.threads)
+            labels[first:last] = label + np.repeat(np.arange(n_leaves, dtype=np.int32), np.diff(tree.starts))
+            for block in blocks_of(last - first, rows_per_block(rows, WIDENED_VALUES)):
+                rows[first + block.start : first + block.stop] = slab.rows[tree.members[block]]
+            self.order[first:last] = self.order[first:last][tree.members]
+            cuts, found = cut_into_pieces(slab.coordinates, tree.members, count_pieces(n_slabs))
+            middles.append(found)
+            starts.append(first + cuts[1:])
+            forget(rows)
+        self.pieces, self.piece_starts = np.concatenate(middles), np.concatenate(starts)
+        return labels
 
     def tree_labels(self) -> NDArray[np.int32]:
         """The leaves of the first tree as clusters (section 4.3)."""
@@ -116,11 +138,11 @@ class DiskStore(LocalStore[SlabPartition]):
     def begin(self, labels: NDArray[np.int32]) -> LocalState:
         """The state of given labels; they change where a cluster has no points."""
         totals = no_totals(self.n_clusters, self.points.rows.shape[1])
-        memory = slab_memory(self.points, self.stored.axes, self.slab_size)
+        reader = SlabReader(self.points, self.axes, self.slab_size, self.threads)
         for slab in blocks_of(self.n_points, self.slab_size):
-            points = load_slab(self.points, self.stored.axes, [slab], memory, self.threads)
+            points = reader.read([slab])
             add_points(points, labels[slab], totals, self.threads)
-        del memory, points
+        del reader, points
         return Clustering(labels, self._clusters_of(labels, totals, None))
 
     def neighborhoods(self, method: Method, target_accuracy: float, *, from_tree: bool) -> Neighborhoods[SlabPartition]:
@@ -131,27 +153,27 @@ class DiskStore(LocalStore[SlabPartition]):
 
     def grow(self, leaf_size: int) -> SlabPartition:
         """A random partition of the points: first of the pieces into slabs."""
-        middles = self.stored.pieces
-        pieces_per_slab = max(1, self.slab_size // int(np.diff(self.stored.piece_starts).max()))
-        n_slabs = -(-len(middles) // pieces_per_slab)
-        tree = grow_partition(middles, np.zeros_like(middles[0]), n_slabs, self.rng, self.threads)
+        pieces_per_slab = max(1, self.slab_size // int(np.diff(self.piece_starts).max()))
+        n_slabs = -(-len(self.pieces) // pieces_per_slab)
+        tree = grow_partition(self.pieces, np.zeros_like(self.pieces[0]), n_slabs, self.rng, self.threads)
         return SlabPartition(tree, leaf_size, int(self.rng.integers(2**63)))
 
     def assign(self, state: LocalState, leaves: list[SlabPartition], rule: Rule) -> Assigned[NDArray[np.int32]]:
         """Assign and sum up the points slab by slab, then update the clusters."""
         (partition,) = leaves
-        clusters, labels, axes = self.target(state, rule), state.labels, self.stored.axes
-        center_coordinates = along(clusters.centers, axes)
-        near = nearest_pieces(self.stored.pieces, center_coordinates, self.threads)
-        slabs = list_slabs(self.stored, partition.slabs, near)
-        memory = slab_memory(self.points, axes, max(slab.n_points + len(slab.entered) for slab in slabs))
+        clusters, labels = self.target(state, rule), state.labels
+        center_coordinates = along(clusters.centers, self.axes)
+        near = nearest_pieces(self.pieces, center_coordinates, self.threads)
+        slabs = list_slabs(self.piece_starts, partition.slabs, near)
+        largest = max(slab.n_points + len(slab.entered) for slab in slabs)
+        reader = SlabReader(self.points, self.axes, largest, self.threads)
         new_labels = np.empty_like(labels)
         totals = no_totals(*clusters.centers.shape)
         sizes = clusters.sizes.copy()
         n_pairs = 0
         for number, slab in enumerate(slabs):
             size = slab.n_points
-            points = load_slab(self.points, axes, slab.pieces, memory, self.threads, len(slab.entered))
+            points = reader.read(slab.pieces, len(slab.entered))
             points.coordinates[size:] = center_coordinates[slab.entered]
             rng = np.random.default_rng([partition.seed, number])
             grown = grow_leaves(points.coordinates, points.origin, partition.leaf_size, rng, self.threads)
@@ -159,13 +181,11 @@ class DiskStore(LocalStore[SlabPartition]):
             new, n_tested = assign_by_closures(points, clusters, old, [grown], rule, self.threads)
             if rule.max_size < np.inf:
                 admit(old[:size], new[:size], points.weights[:size], sizes, rule.max_size)
-            place = 0
-            for piece in slab.pieces:
-                new_labels[piece] = new[place : place + piece.stop - piece.start]
-                place += piece.stop - piece.start
+            for piece, place in places_of(slab.pieces):
+                new_labels[piece] = new[place]
             n_pairs += n_tested
             add_points(points, new[:size], totals, self.threads)
-        del memory, points
+        del reader, points
         updated = self._clusters_of(new_labels, totals, self.buffers.next)
         return Assigned(new_labels, int(np.count_nonzero(new_labels != labels)), n_pairs, updated)
 
@@ -177,11 +197,11 @@ class DiskStore(LocalStore[SlabPartition]):
         return clusters
 
 
-def list_slabs(stored: StoredPoints, slabs: RandomPartition, near: NDArray[np.int32]) -> list[Slab]:
+def list_slabs(piece_starts: NDArray[np.int64], slabs: RandomPartition, near: NDArray[np.int32]) -> list[Slab]:
     """The slabs of a pass, given the pieces that each centre is near."""
     listed = []
     for first, last in pairwise(slabs.starts.tolist()):
         pieces = np.sort(slabs.members[first:last])
-        places = [slice(*stored.piece_starts[piece : piece + 2].tolist()) for piece in pieces]
+        places = [slice(*piece_starts[piece : piece + 2].tolist()) for piece in pieces]
         listed.append(Slab(places, np.flatnonzero(np.isin(near, pieces).any(axis=1)).astype(np.int32)))
     return listed

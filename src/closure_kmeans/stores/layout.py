@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import tempfile
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ from closure_kmeans.points import (
     shifted,
     unit_rows,
 )
-from closure_kmeans.trees import cut_evenly, grow_partition, principal_axes
+from closure_kmeans.trees import grow_partition, principal_axes
 from closure_kmeans.vectors.rows import Rows
 
 # Pieces of the file, and the fewest in a slab.
@@ -55,29 +56,24 @@ NEAR_PIECES, BLOCK_CENTERS = 8, 128
 BLOCK_PAIRS = 1 << 21
 
 
-class StoredPoints(NamedTuple):
-    """Points on disk. The rows and weights of ``points`` are memory maps; it has no coordinates."""
+class Plan(NamedTuple):
+    """A plan for laying the rows out, learned from a sample of them."""
 
-    points: Points
-    order: NDArray[np.int32]  # (n,) the user's row at each place, on disk
+    offset: NDArray[Any]  # (d,) the mean of the rows
     axes: NDArray[Any] | None  # (d, d') directions of the coordinates; None for the rows themselves
-    pieces: NDArray[Any]  # (n_pieces, d') the middles of consecutive pieces of the file, in coordinates
-    piece_starts: NDArray[np.int64]  # (n_pieces + 1,) where the pieces begin
-    slab_size: int  # number of points that fit in memory
+    pieces: NDArray[Any]  # (n_pieces, d') the middles of pieces to sort the rows into, in coordinates
+    spherical: bool  # whether rows are L2-normalised
+    may_be_bytes: bool  # whether the rows may be whole numbers that can be held as bytes
 
 
-class SlabMemory(NamedTuple):
-    """Memory that one slab after the other is read into."""
+def count_slab_points(X: Rows, memory: int, n_axes: int | None, *, spherical: bool, weighted: bool) -> int:
+    """The largest slab for which a fit stays within ``memory`` bytes beyond the centres.
 
-    rows: NDArray[Any]  # (largest slab, d)
-    coordinates: NDArray[Any]  # (largest slab, d')
-
-
-def count_slab_points(
-    memory: int, n_points: int, n_features: int, dtype: np.dtype[Any], n_axes: int | None, *, weighted: bool
-) -> int:
-    """The largest slab for which a fit stays within ``memory`` bytes beyond the centres."""
-    width = np.dtype(precision(dtype)).itemsize
+    Chunks or row groups, which are read as a whole, must not exceed the limit; two of them are held beyond it.
+    """
+    n_points, n_features = X.shape
+    width = np.dtype(precision(X.dtype)).itemsize
+    dtype = np.dtype(precision(X.dtype) if spherical else X.dtype)
     n_coordinates = n_features if n_axes is None else min(n_axes, n_features)
     always = WORKSPACE + n_points * (BYTES_PER_POINT + (BYTES_PER_WEIGHT if weighted else 0))
     per_point = n_features * dtype.itemsize + n_coordinates * width + BYTES_PER_SLAB_POINT
@@ -88,17 +84,13 @@ def count_slab_points(
             f"memory_limit must be at least {least:,} bytes for {n_points:,} x {n_features} {dtype} rows, "
             f"got {memory:,}"
         )
-    return min(int(slab_size), n_points)
-
-
-def check_groups(X: Rows, memory: int) -> None:
-    """Raise if chunks or row groups, which are read as a whole, exceed the limit; two of them are held beyond it."""
-    n_bytes = getattr(X, "group_bytes", 0)
-    if n_bytes > memory:
+    group_bytes = getattr(X, "group_bytes", 0)
+    if group_bytes > memory:
         raise ValueError(
-            f"memory_limit must be at least {n_bytes:,} bytes for rows in chunks or row groups of this size, "
+            f"memory_limit must be at least {group_bytes:,} bytes for rows in chunks or row groups of this size, "
             f"got {memory:,}"
         )
+    return min(int(slab_size), n_points)
 
 
 # -- the layout --------------------------------------------------------------------------------------------------------
@@ -121,41 +113,34 @@ def on_disk(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 
 
 def lay_out(
-    X: Rows,
-    weights: NDArray[Any],
-    n_clusters: int,
-    slab_size: int,
-    *,
-    n_axes: int | None,
-    spherical: bool,
-    rng: np.random.Generator,
-    threads: Threads,
-) -> tuple[StoredPoints, NDArray[np.int32]]:
-    """Lay the rows out on disk in the order of a first tree; also the labels of its leaves, ``n_clusters`` of them.
+    X: Rows, weights: NDArray[Any], plan: Plan, slab_size: int, threads: Threads
+) -> tuple[Points, NDArray[np.int32]]:
+    """Write the rows to disk, piece after piece, and which of the user's rows they are.
 
-    The upper part of the tree is learned on a sample, and each row goes to the nearest piece; below, each slab has a
-    tree of its own.
+    Half a slab is read at a time, and adds some rows to each piece. The weights are checked, and not yet laid out.
     """
-    n_points, n_features = X.shape
-    offset, axes, pieces, may_be_bytes = look_at_sample(X, slab_size, n_axes, spherical, rng, threads)
-    piece_of, norms, in_bytes = sort_into_pieces(X, offset, axes, pieces, spherical, may_be_bytes, threads)
+    piece_of, norms, in_bytes = sort_into_pieces(X, plan, threads)
     check_weights(weights, norms)
     del norms
-    stored_dtype = np.dtype(np.uint8 if in_bytes else offset.dtype if spherical else X.dtype)
-    stored_dtype = np.dtype(np.uint16) if stored_dtype == np.float16 else stored_dtype
-    rows = on_disk((n_points, n_features), stored_dtype)
-    order = on_disk((n_points,), np.int32)
-    scatter(X, piece_of, len(pieces), rows, order, slab_size, spherical)
-    del piece_of
-    points = Points(rows, offset, weights[:1], rows, offset, spherical)  # weights follow
-    stored = StoredPoints(points, order, axes, pieces, np.zeros(1, np.int64), slab_size)
-    stored, labels = refine_layout(stored, n_clusters, rng, threads)
-    if len(weights) > 1:
-        stored_weights = on_disk((n_points,), np.float64)
-        for block in blocks_of(n_points, slab_size):
-            stored_weights[block] = weights[stored.order[block]]
-        stored = stored._replace(points=stored.points._replace(weights=stored_weights))
-    return stored, labels
+    dtype = np.dtype(np.uint8 if in_bytes else plan.offset.dtype if plan.spherical else X.dtype)
+    rows = on_disk(X.shape, np.uint16 if dtype == np.float16 else dtype)
+    order = on_disk((len(piece_of),), np.int32)
+    n_pieces = len(plan.pieces)
+    sizes = np.bincount(piece_of, minlength=n_pieces)
+    ends = np.cumsum(sizes) - sizes
+    for chunk in blocks_of(len(piece_of), -(-slab_size // 2)):
+        some = read(X, chunk, plan.spherical)
+        some = some.view(np.uint16) if some.dtype == np.float16 else some
+        by_piece = np.argsort(piece_of[chunk], kind="stable")
+        added = np.bincount(piece_of[chunk], minlength=n_pieces)
+        for piece, group in enumerate(np.split(by_piece, np.cumsum(added)[:-1])):
+            places = slice(ends[piece], ends[piece] + len(group))
+            rows[places] = some[group]
+            order[places] = chunk.start + group
+        ends += added
+        forget(X)
+        forget(rows)
+    return Points(rows, plan.offset, weights[:1], rows, plan.offset, plan.spherical), order
 
 
 def read(X: Rows, some: slice, spherical: bool) -> NDArray[Any]:
@@ -187,21 +172,23 @@ def along(vectors: NDArray[Any], axes: NDArray[Any] | None) -> NDArray[Any]:
 
 def look_at_sample(
     X: Rows, slab_size: int, n_axes: int | None, spherical: bool, rng: np.random.Generator, threads: Threads
-) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any], bool]:
-    """Learn from a sample the offset, principal axes and pieces, and whether rows may be held as bytes."""
+) -> Plan:
+    """A plan for rows that are read in slabs."""
     n_rows = max(SMALLEST_SLAB, min(LAYOUT_SAMPLE, slab_size // 8))
-    sample: NDArray[Any] = sample_of(X, n_rows, spherical).astype(precision(X.dtype))
-    may_be_bytes = are_bytes(sample)
-    return *learn_pieces(sample, N_PIECES, n_axes, rng, threads), may_be_bytes
+    return learn_plan(sample_of(X, n_rows, spherical), N_PIECES, n_axes, spherical, rng, threads)
 
 
-def learn_pieces(
-    sample: NDArray[Any], n_pieces: int, n_axes: int | None, rng: np.random.Generator, threads: Threads
-) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any]]:
-    """Learn from a sample the offset, the axes of the coordinates, and the middles of pieces to sort the rows into.
-
-    The pieces are the leaves of a tree, in its order. The offset is subtracted from the sample in place.
-    """
+def learn_plan(
+    sample: NDArray[Any],
+    n_pieces: int,
+    n_axes: int | None,
+    spherical: bool,
+    rng: np.random.Generator,
+    threads: Threads,
+) -> Plan:
+    """Learn a plan from some rows as the metric sees them. The pieces are the leaves of a tree, in its order."""
+    may_be_bytes = sample.dtype == np.float32 and not spherical and are_bytes(sample)
+    sample = sample.astype(precision(sample.dtype))
     with np.errstate(over="ignore", invalid="ignore"):
         good = np.isfinite(np.einsum("ij,ij->i", sample, sample))
     if not good.all():  # the rows are named when they are sorted
@@ -213,7 +200,7 @@ def learn_pieces(
         axes = principal_axes(sample, n_axes, int(rng.integers(2**31)))
     coordinates = along(sample, axes)
     tree = grow_partition(coordinates, np.zeros_like(coordinates[0]), min(n_pieces, len(coordinates)), rng, threads)
-    return offset, axes, middles_of(coordinates, tree.members, tree.starts)
+    return Plan(offset, axes, middles_of(coordinates, tree.members, tree.starts), spherical, may_be_bytes)
 
 
 def middles_of(coordinates: NDArray[Any], order: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[Any]:
@@ -229,86 +216,30 @@ def cut_into_pieces(
     return cuts, middles_of(coordinates, order, cuts)
 
 
-def sort_into_pieces(
-    X: Rows,
-    offset: NDArray[Any],
-    axes: NDArray[Any] | None,
-    pieces: NDArray[Any],
-    spherical: bool,
-    may_be_bytes: bool,
-    threads: Threads,
-) -> tuple[NDArray[np.int32], NDArray[Any], bool]:
+def count_pieces(n_slabs: int) -> int:
+    """The number of pieces that each slab is cut into."""
+    return max(PIECES_PER_SLAB, N_PIECES // n_slabs)
+
+
+def sort_into_pieces(X: Rows, plan: Plan, threads: Threads) -> tuple[NDArray[np.int32], NDArray[Any], bool]:
     """Check all rows; the nearest piece of each, its squared length, and whether all can be held as bytes."""
-    piece_of, norms = np.empty(X.shape[0], np.int32), np.empty(X.shape[0], offset.dtype)
-    piece_norms = np.einsum("ij,ij->i", pieces, pieces)
-    look = may_be_bytes and X.dtype == np.float32 and not spherical
+    piece_of, norms = np.empty(X.shape[0], np.int32), np.empty(X.shape[0], plan.offset.dtype)
+    piece_norms = np.einsum("ij,ij->i", plan.pieces, plan.pieces)
 
     def sort(first: int, last: int) -> bool:
-        rows = read(X, slice(first, last), spherical)
-        block = shifted(rows, offset)
+        rows = read(X, slice(first, last), plan.spherical)
+        block = shifted(rows, plan.offset)
         np.einsum("ij,ij->i", block, block, out=norms[first:last])
         check_values(rows, 4 * norms[first:last], first)  # as large as a squared distance can be
-        scores = along(block, axes) @ pieces.T
+        scores = along(block, plan.axes) @ plan.pieces.T
         scores *= -2
         scores += piece_norms
         piece_of[first:last] = scores.argmin(axis=1)
         forget(X)
-        return look and are_bytes(rows)
+        return plan.may_be_bytes and are_bytes(rows)
 
     in_bytes = threads.for_each_block(sort, len(piece_of), min(512, rows_per_block(X, WIDENED_VALUES)))
     return piece_of, norms, all(in_bytes)
-
-
-def scatter(
-    X: Rows,
-    piece_of: NDArray[np.int32],
-    n_pieces: int,
-    rows: NDArray[Any],
-    order: NDArray[np.int32],
-    slab_size: int,
-    spherical: bool,
-) -> None:
-    """Write the rows to their places on disk, piece after piece: half a slab is read, and adds some to each piece."""
-    sizes = np.bincount(piece_of, minlength=n_pieces)
-    ends = np.cumsum(sizes) - sizes
-    for chunk in blocks_of(len(piece_of), -(-slab_size // 2)):
-        some = read(X, chunk, spherical)
-        some = some.view(np.uint16) if some.dtype == np.float16 else some
-        by_piece = np.argsort(piece_of[chunk], kind="stable")
-        added = np.bincount(piece_of[chunk], minlength=n_pieces)
-        for piece, group in enumerate(np.split(by_piece, np.cumsum(added)[:-1])):
-            places = slice(ends[piece], ends[piece] + len(group))
-            rows[places] = some[group]
-            order[places] = chunk.start + group
-        ends += added
-        forget(X)
-        forget(rows)
-
-
-def refine_layout(
-    stored: StoredPoints, n_clusters: int, rng: np.random.Generator, threads: Threads
-) -> tuple[StoredPoints, NDArray[np.int32]]:
-    """Order each slab by a tree of its own, whose leaves are the first clusters, and divide the file into pieces."""
-    n_points = len(stored.order)
-    n_slabs = -(-n_points // stored.slab_size)
-    borders = cut_evenly(n_points, n_slabs)
-    labels = np.empty(n_points, np.int32)
-    memory = slab_memory(stored.points, stored.axes, stored.slab_size)
-    middles, starts = [], [np.zeros(1, np.int64)]
-    for i, (first, last) in enumerate(pairwise(borders.tolist())):
-        slab = load_slab(stored.points, stored.axes, [slice(first, last)], memory, threads)
-        first_label, last_label = n_clusters * i // n_slabs, n_clusters * (i + 1) // n_slabs
-        n_leaves = min(max(1, last_label - first_label), last - first)
-        tree = grow_partition(slab.coordinates, slab.origin, n_leaves, rng, threads)
-        labels[first:last] = first_label + np.repeat(np.arange(n_leaves, dtype=np.int32), np.diff(tree.starts))
-        for block in blocks_of(last - first, rows_per_block(slab.rows, WIDENED_VALUES)):
-            stored.points.rows[first + block.start : first + block.stop] = slab.rows[tree.members[block]]
-        stored.order[first:last] = stored.order[first:last][tree.members]
-        cuts, found = cut_into_pieces(slab.coordinates, tree.members, max(PIECES_PER_SLAB, N_PIECES // n_slabs))
-        middles.append(found)
-        starts.append(first + cuts[1:])
-        forget(stored.points.rows)
-    return stored._replace(pieces=np.concatenate(middles), piece_starts=np.concatenate(starts)), labels
 
 
 def forget(array: Any) -> None:
@@ -321,47 +252,50 @@ def forget(array: Any) -> None:
 # -- slabs -------------------------------------------------------------------------------------------------------------
 
 
-def slab_memory(points: Points, axes: NDArray[Any] | None, n_points: int) -> SlabMemory:
-    """Allocate memory for a slab of ``n_points`` points."""
-    n_features = points.rows.shape[1]
-    n_coordinates = n_features if axes is None else axes.shape[1]
-    return SlabMemory(
-        empty_rows((n_points, n_features), points.rows.dtype),
-        empty_rows((n_points, n_coordinates), points.offset.dtype),
-    )
+class SlabReader:
+    """Reads one slab after the other into the same memory, and computes its coordinates, along ``axes``.
+
+    The rows and weights of ``points`` may be memory maps; ``largest`` counts the centres that are entered, too.
+    """
+
+    def __init__(self, points: Points, axes: NDArray[Any] | None, largest: int, threads: Threads) -> None:
+        self._points, self._axes, self._threads = points, axes, threads
+        n_features = points.rows.shape[1]
+        n_coordinates = n_features if axes is None else axes.shape[1]
+        self._rows = empty_rows((largest, n_features), points.rows.dtype)
+        self._coordinates = empty_rows((largest, n_coordinates), points.offset.dtype)
+
+    def read(self, pieces: list[slice], n_entered: int = 0) -> Points:
+        """Some pieces of the file, with places for the centres that are entered as points."""
+        points = self._points
+        size = sum(piece.stop - piece.start for piece in pieces)
+        rows, coordinates = self._rows[: size + n_entered], self._coordinates[: size + n_entered]
+        gather(points.rows, pieces, rows)
+        rows[size:] = 0
+
+        def project(first: int, last: int) -> None:
+            coordinates[first:last] = along(shifted(as_numbers(rows[first:last]), points.offset), self._axes)
+
+        self._threads.for_each_block(project, size, rows_per_block(rows, WIDENED_VALUES))
+        weights = points.weights
+        if len(weights) > 1:
+            weights = np.ones(len(rows))
+            gather(points.weights, pieces, weights)
+        return Points(rows, points.offset, weights, coordinates, np.zeros_like(coordinates[0]), points.spherical)
 
 
-def load_slab(
-    points: Points,
-    axes: NDArray[Any] | None,
-    pieces: list[slice],
-    memory: SlabMemory,
-    threads: Threads,
-    n_entered: int = 0,
-) -> Points:
-    """Read some pieces of the file into memory, with places for the centres that are entered as points."""
-    size = sum(piece.stop - piece.start for piece in pieces)
-    rows, coordinates = memory.rows[: size + n_entered], memory.coordinates[: size + n_entered]
-    gather(points.rows, pieces, rows)
-    rows[size:] = 0
-
-    def project(first: int, last: int) -> None:
-        coordinates[first:last] = along(shifted(as_numbers(rows[first:last]), points.offset), axes)
-
-    threads.for_each_block(project, size, rows_per_block(rows, WIDENED_VALUES))
-    weights = points.weights
-    if len(weights) > 1:
-        weights = np.ones(len(rows))
-        gather(points.weights, pieces, weights)
-    return Points(rows, points.offset, weights, coordinates, np.zeros_like(coordinates[0]), points.spherical)
+def places_of(pieces: list[slice]) -> Iterator[tuple[slice, slice]]:
+    """Pieces of the file, and their places in a slab, where they lie side by side."""
+    end = 0
+    for piece in pieces:
+        begin, end = end, end + piece.stop - piece.start
+        yield piece, slice(begin, end)
 
 
 def gather(array: NDArray[Any], pieces: list[slice], out: NDArray[Any]) -> None:
     """Copy pieces of an array on disk to the beginning of another, one after the other."""
-    place = 0
-    for piece in pieces:
-        out[place : place + piece.stop - piece.start] = array[piece]
-        place += piece.stop - piece.start
+    for piece, place in places_of(pieces):
+        out[place] = array[piece]
         forget(array)
 
 

@@ -7,9 +7,9 @@ the rows, or over the rows themselves.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, Generic, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,30 +36,18 @@ from closure_kmeans.points import (
     rows_per_block,
     shifted,
 )
-from closure_kmeans.stores import Assigned, Rule
+from closure_kmeans.stores import Assigned, Rule, Store
 from closure_kmeans.trees import DATA_SAMPLE, RandomPartition, grow_leaves, grow_partition, principal_axes, unite_leaves
 
 LocalState: TypeAlias = Clustering[NDArray[np.int32]]
 
 
-class LocalStore(ABC, Generic[LeavesOf]):
+class LocalStore(Store[NDArray[np.int32], LeavesOf]):
     """The parts that stores on one machine share: labels in an array, and centres that take turns in memory.
 
-    Parameters
-    ----------
-    points : Points
-        In the order of a first tree.
-    order : (n,) array of int32
-        The user's row of each point.
-    n_clusters : int
-        Number of clusters.
-    look_back : bool
-        Whether centres will be extrapolated.
-    rng, threads
-        The generator and the threads of the fit.
+    The points are in the order of a first tree; ``order`` has the user's row of each. With ``look_back`` a state keeps
+    the centres of the iteration before, for extrapolation.
     """
-
-    sample: NDArray[Any]
 
     def __init__(
         self,
@@ -78,24 +66,8 @@ class LocalStore(ABC, Generic[LeavesOf]):
         self.buffers = CenterBuffers(shape, points.offset.dtype, keep_previous=look_back)
 
     @abstractmethod
-    def tree_labels(self) -> NDArray[np.int32]:
-        """The leaves of the first tree as clusters (section 4.3)."""
-
-    @abstractmethod
     def blocks(self) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Places of points, and their rows."""
-
-    @abstractmethod
-    def begin(self, labels: NDArray[np.int32]) -> LocalState:
-        """The state of given labels; they change where a cluster has no points."""
-
-    @abstractmethod
-    def neighborhoods(self, method: Method, target_accuracy: float, *, from_tree: bool) -> Neighborhoods[LeavesOf]:
-        """The neighbourhoods that a method asks for; ``from_tree``: the start is the leaves of the first tree."""
-
-    @abstractmethod
-    def assign(self, state: LocalState, leaves: list[LeavesOf], rule: Rule) -> Assigned[NDArray[np.int32]]:
-        """Assign each point to the best of the clusters of its neighbours, and update the clusters."""
 
     def target(self, state: LocalState, rule: Rule) -> Clusters:
         """The clusters that points are assigned to: with their present or with extrapolated centres."""
@@ -103,19 +75,9 @@ class LocalStore(ABC, Generic[LeavesOf]):
             return state.clusters
         return extrapolate(state.clusters, state.previous, self.n_points, self.buffers.next, self.threads)
 
-    def accept(self, state: LocalState, labels: NDArray[np.int32], clusters: Clusters) -> LocalState:
-        """The state after ``state``, from the outcome of the last assignment."""
-        return self.buffers.rotate(state, labels, clusters)
-
     def accuracy(self, state: LocalState) -> float:
         """The share of a sample of points that are assigned to the nearest of all centres."""
         return sample_accuracy(self.points, state.clusters.centers, state.labels, self.threads)
-
-    def user_centers(self, clusters: Clusters) -> NDArray[Any]:
-        """The centres with the offset added back; the memory of the next centres is free before."""
-        self.buffers.release()
-        centers: NDArray[Any] = clusters.centers + self.offset
-        return centers
 
     def user_labels(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
         """The labels in the order of the user's rows."""
