@@ -104,7 +104,7 @@ class BaseKMeans(FittedModel):
             How many rows to show.
         """
         check_is_fitted(self, "labels_")
-        library("markupsafe", "explore", "a grid")
+        library("jinja2", "explore", "a grid")
         from closure_kmeans.explorer.notebook import cluster_grid
 
         return cluster_grid(self, cluster, X, images, n_items)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -22,12 +23,13 @@ from closure_kmeans.distributed.sources import Source, open_source
 from closure_kmeans.distributed.store import DaskStore
 from closure_kmeans.estimator import ClosureKMeans, improve
 from closure_kmeans.hierarchy import Level, cluster_centers
-from closure_kmeans.iteration import Iteration, Recorder
+from closure_kmeans.iteration import Recorder
 from closure_kmeans.method import Method
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import unit_rows
 
 
+@dataclass(eq=False, repr=False)
 class DistributedClosureKMeans(BaseKMeans):
     """K-means by cluster closures on a Dask cluster, for rows that do not fit one machine.
 
@@ -88,44 +90,17 @@ class DistributedClosureKMeans(BaseKMeans):
     >>> model.fit("s3://bucket/shards")  # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        n_clusters: int = 2,
-        *,
-        client: Any = None,
-        storage: str | os.PathLike[str] | None = None,
-        storage_options: dict[str, Any] | None = None,
-        n_partitions: int | None = None,
-        name: str | None = None,
-        init: Literal["tree"] | ArrayLike = "tree",
-        metric: Literal["euclidean", "cosine"] = "euclidean",
-        max_iter: int = 100,
-        tol: float = 5e-4,
-        max_time: float | None = None,
-        target_accuracy: float = 0.95,
-        method: Method | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        n_threads: int | None = None,
-        callback: Callable[[Iteration], Any] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.client = client
-        self.storage = storage
-        self.storage_options = storage_options
-        self.n_partitions = n_partitions
-        self.name = name
-        self.init = init
-        self.metric = metric
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_time = max_time
-        self.target_accuracy = target_accuracy
-        self.method = method
-        self.random_state = random_state
-        self.n_threads = n_threads
-        self.callback = callback
-        self.verbose = verbose
+    n_clusters: int = 2
+    _: KW_ONLY
+    client: Any = None
+    storage: str | os.PathLike[str] | None = None
+    storage_options: dict[str, Any] | None = None
+    n_partitions: int | None = None
+    name: str | None = None
+    init: Literal["tree"] | ArrayLike = "tree"
+    metric: Literal["euclidean", "cosine"] = "euclidean"
+    target_accuracy: float = 0.95
+    method: Method | None = None
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
