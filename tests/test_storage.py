@@ -14,7 +14,8 @@ from safetensors.numpy import load_file, save_file
 from sklearn.exceptions import NotFittedError
 
 import closure_kmeans
-from closure_kmeans import ClosureKMeans, Method, cells, files, load, search, storage
+from closure_kmeans import ClosureKMeans, Method, cells, load, search, storage
+from closure_kmeans.arrays import map_of
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.files import unfinished
 from closure_kmeans.tensors import KEY
@@ -129,8 +130,8 @@ def test_a_loaded_model_does_not_need_its_file(rows, model, path):
     """Centres that were mapped ended the process when the file was cut, as it is when another is copied over it."""
     model.save(path, training=True)
     loaded = load(path)
-    assert files.map_of(loaded.cluster_centers_) is None  # or what follows may end the process of the tests
-    assert files.map_of(loaded.labels_) is not None  # they may be more than memory holds
+    assert map_of(loaded.cluster_centers_) is None  # or what follows may end the process of the tests
+    assert map_of(loaded.labels_) is not None  # they may be more than memory holds
     os.truncate(path, 0)
     check_same(model, loaded, rows)
 

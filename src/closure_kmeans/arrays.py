@@ -1,12 +1,15 @@
-"""What NumPy has no word for."""
+"""Arrays: memory that begins at a cache line, memory maps whose file has shrunk, the largest values."""
 
 from __future__ import annotations
 
 import math
+from mmap import ALLOCATIONGRANULARITY
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from closure_kmeans.files import FileFormatError
 
 # Bytes of a cache line, or a multiple of it.
 ALIGNMENT = 64
@@ -46,3 +49,28 @@ def largest(values: NDArray[Any], n: int) -> NDArray[np.int64]:
         least = np.partition(negative, n - 1)[n - 1]
         among = among if np.isnan(least) else np.flatnonzero(negative <= least)
     return among[np.argsort(negative[among], kind="stable")[:n]]
+
+
+def map_of(array: Any) -> Any:
+    """Memory map that an array is a view of, or None."""
+    while array is not None and getattr(array, "_mmap", None) is None:
+        array = getattr(array, "base", None)
+    return array
+
+
+def check_uncut(array: Any) -> None:
+    """Raise if the file of a memory map has shrunk: reading beyond its end would kill the process by SIGBUS.
+
+    Called before each block of rows; takes about a microsecond. A file that shrinks while a block is read is not
+    detected.
+    """
+    mapped = map_of(array)
+    if mapped is None:
+        return
+    mapped_from = mapped.offset - mapped.offset % ALLOCATIONGRANULARITY
+    expected, size = mapped_from + len(mapped._mmap), mapped._mmap.size()
+    if size < expected:
+        raise FileFormatError(
+            f"'{mapped.filename}' must keep its {expected} bytes while it is memory-mapped, but has {size}: "
+            "replace a file that is in use by renaming a new one over it"
+        )

@@ -18,7 +18,8 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from closure_kmeans import validation as check
-from closure_kmeans.files import check_uncut, library
+from closure_kmeans.arrays import check_uncut
+from closure_kmeans.files import library
 from closure_kmeans.iteration import Clustering, Iteration, Labels, Recorder
 from closure_kmeans.model import FittedModel
 from closure_kmeans.points import as_numbers, unit_rows

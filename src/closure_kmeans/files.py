@@ -1,4 +1,4 @@
-"""File helpers: the common error, atomic replacement, checks of memory maps, optional libraries."""
+"""File helpers: the common error, atomic replacement, optional libraries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from importlib import import_module
-from mmap import ALLOCATIONGRANULARITY
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -83,31 +82,6 @@ def replacing(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise type(error)(error.errno, f"'{path}' could not be written: {error.strerror or error}") from error
         raise
-
-
-def map_of(array: Any) -> Any:
-    """Memory map that an array is a view of, or None."""
-    while array is not None and getattr(array, "_mmap", None) is None:
-        array = getattr(array, "base", None)
-    return array
-
-
-def check_uncut(array: Any) -> None:
-    """Raise if the file of a memory map has shrunk: reading beyond its end would kill the process by SIGBUS.
-
-    Called before each block of rows; takes about a microsecond. A file that shrinks while a block is read is not
-    detected.
-    """
-    mapped = map_of(array)
-    if mapped is None:
-        return
-    mapped_from = mapped.offset - mapped.offset % ALLOCATIONGRANULARITY
-    expected, size = mapped_from + len(mapped._mmap), mapped._mmap.size()
-    if size < expected:
-        raise FileFormatError(
-            f"'{mapped.filename}' must keep its {expected} bytes while it is memory-mapped, but has {size}: "
-            "replace a file that is in use by renaming a new one over it"
-        )
 
 
 def unfinished(path: Path) -> Iterator[Path]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from closure_kmeans.files import check_uncut
+from closure_kmeans.arrays import check_uncut
 from closure_kmeans.vectors.rows import Rows
 
 # Values converted to float at a time: some megabytes.

@@ -15,8 +15,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 
-from closure_kmeans.arrays import unmasked
-from closure_kmeans.files import check_uncut
+from closure_kmeans.arrays import check_uncut, unmasked
 from closure_kmeans.method import Method
 from closure_kmeans.points import check_values, hash_rows, precision, squares_to
 from closure_kmeans.vectors import open_vectors

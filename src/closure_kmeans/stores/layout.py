@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from closure_kmeans.arrays import empty_rows
-from closure_kmeans.files import check_uncut, map_of
+from closure_kmeans.arrays import check_uncut, empty_rows, map_of
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import (
     Points,

@@ -14,12 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans.arrays import empty_rows
+from closure_kmeans.arrays import check_uncut, empty_rows
 from closure_kmeans.assignment import assign_by_closures
 from closure_kmeans.balance import admit
 from closure_kmeans.centers import CenterBuffers, extrapolate
 from closure_kmeans.clusters import Clusters, update
-from closure_kmeans.files import check_uncut
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.method import Method
 from closure_kmeans.nearest import SAMPLE_ROWS, sample_accuracy
