@@ -62,7 +62,7 @@ def assign_leaves(
     largest = n_clusters if partition.open_to_all else int(np.diff(partition.starts[first : last + 1]).max())
     memory = kernels.tiles.leaf_memory(clusters, min(largest, n_clusters), len(points.weights) > 1)
     return kernels.tiles.assign_leaves(
-        points, clusters, labels, partition, hartigan, new_labels, scores, memory, first, last
+        points.weighted_rows, clusters, labels, partition, hartigan, new_labels, scores, memory, first, last
     )
 
 

@@ -149,7 +149,7 @@ def find_means(
 ) -> None:
     """Update the means of the clusters ``chosen[first:last]``, on the sphere if the points are."""
     total = np.empty(points.rows.shape[1])
-    kernels.rows.update_clusters(points, members, starts, clusters, total, chosen, first, last)
+    kernels.rows.update_clusters(points.weighted_rows, members, starts, clusters, total, chosen, first, last)
     if points.spherical:
         move_onto_sphere(clusters, points.offset, chosen[first:last])
 

@@ -17,6 +17,14 @@ BLOCK_VALUES = 1 << 20
 HASHED_VALUES = 1 << 16
 
 
+class WeightedRows(NamedTuple):
+    """What kernels read of points; kernels are compiled anew for other types of these arrays."""
+
+    rows: NDArray[Any]
+    offset: NDArray[Any]
+    weights: NDArray[Any]
+
+
 class Points(NamedTuple):
     """Points in memory. Rows of float16 are held as their bits."""
 
@@ -26,6 +34,11 @@ class Points(NamedTuple):
     coordinates: NDArray[Any]  # (n, d') coordinates over which trees are grown
     origin: NDArray[Any]  # (d',) the mean of the coordinates
     spherical: bool = False  # whether the rows, and so the centres, have length one
+
+    @property
+    def weighted_rows(self) -> WeightedRows:
+        """The fields that kernels read."""
+        return WeightedRows(self.rows, self.offset, self.weights)
 
 
 def precision(dtype: DTypeLike) -> type[np.float32] | type[np.float64]:

@@ -15,7 +15,7 @@ from closure_kmeans.kernels.simd import Array, prefetch, widen
 
 if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters
-    from closure_kmeans.points import Points
+    from closure_kmeans.points import WeightedRows
     from closure_kmeans.stores.totals import Totals
 
 # Bound on the rounding error of a product, in units of eps.
@@ -72,7 +72,7 @@ def fill_groups(labels: Array, starts: Array, places: Array, members: Array) -> 
 
 @kernel
 def update_clusters(
-    points: Points,
+    points: WeightedRows,
     members: Array,
     starts: Array,
     clusters: Clusters,
@@ -95,7 +95,7 @@ def update_clusters(
 
 
 @kernel
-def add_to_totals(points: Points, members: Array, starts: Array, totals: Totals, first: int, last: int) -> None:
+def add_to_totals(points: WeightedRows, members: Array, starts: Array, totals: Totals, first: int, last: int) -> None:
     """Add the points of one part of the data to the sums of the clusters ``first <= cluster < last``."""
     for j in range(first, last):
         if starts[j] < starts[j + 1]:
@@ -112,7 +112,7 @@ def finish_clusters(totals: Totals, clusters: Clusters, first: int, last: int) -
 
 
 @part
-def sum_members(points: Points, members: Array, begin: int, end: int, total: Array) -> tuple[float, float]:
+def sum_members(points: WeightedRows, members: Array, begin: int, end: int, total: Array) -> tuple[float, float]:
     """Add some points to the total of their cluster; return their weight and the weighted sum of squared norms."""
     n_features = points.offset.shape[0]
     weighted = points.weights.shape[0] > 1

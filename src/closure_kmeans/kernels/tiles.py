@@ -12,7 +12,7 @@ from closure_kmeans.kernels.simd import TILE_ROWS, VECTOR_BYTES, Array, score_ti
 
 if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters
-    from closure_kmeans.points import Points
+    from closure_kmeans.points import WeightedRows
     from closure_kmeans.trees import RandomPartition
 
 
@@ -71,7 +71,7 @@ def leaf_memory(clusters: Clusters, n_candidates: int, weighted: bool) -> LeafMe
 
 @kernel
 def assign_leaves(
-    points: Points,
+    points: WeightedRows,
     clusters: Clusters,
     labels: Array,
     partition: RandomPartition,
