@@ -37,10 +37,10 @@ CASES = {
     "search among cells": ("fit", "uint8"),
     "several nearest": ("fit", "uint8"),
     "ClosureKMeans.paper": ("fit", "uint8"),
-    "LloydKMeans": ("", "uint8"),
-    "ApproximateKMeans": ("", "uint8"),
-    "CanopyKMeans": ("", "uint8"),
-    "HierarchicalKMeans": ("", "uint8"),
+    "LloydKMeans": ("fit", "uint8"),
+    "ApproximateKMeans": ("fit", "uint8"),
+    "CanopyKMeans": ("fit", "uint8"),
+    "HierarchicalKMeans": ("fit", "uint8"),
 }
 
 

@@ -1,3 +1,4 @@
+import gc
 import signal
 import sys
 import threading
@@ -63,6 +64,33 @@ def test_what_others_compile_is_interrupted_at_once(module):
     with event.install_listener("numba:compile", Interrupter(signal.SIGINT)), pytest.raises(KeyboardInterrupt):
         kernel(3)
     assert not kernel.signatures
+
+
+class CollectorWatch:
+    """A listener that notes whether the garbage collector is on."""
+
+    def __init__(self):
+        self.seen = set()
+
+    def notify(self, occasion):
+        self.seen.add(gc.isenabled())
+
+
+event.Listener.register(CollectorWatch)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_garbage_collector_waits_for_the_compiler(collects):
+    watch = CollectorWatch()
+    if not collects:
+        gc.disable()
+    try:
+        with event.install_listener("numba:run_pass", watch):
+            njit(kernels.end_of_run.py_func)(WORDS, 0)
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()
+    assert watch.seen == {False}
 
 
 def test_kernels_compile_in_other_threads():

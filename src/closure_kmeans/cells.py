@@ -93,12 +93,14 @@ def search_cells(
     nearest = np.empty(len(X), np.int32)
     known, offsets = np.empty((2, len(X)))
 
+    largest_norm = cells.sketch_norms.max()
+
     def choose(first: int, last: int) -> None:
         rows[first:last] = shifted(X[first:last], cells.offset)
         sketches[first:last] = sketch(rows[first:last], cells.axes)
         choose_cells(rows[first:last], cells, chosen[first:last])
         kernels.cells.bound_rows(
-            rows, sketches, cells, cells.sketch_norms.max(), chosen, nearest, known, offsets, first, last
+            rows, sketches, cells.centers, cells.starts, largest_norm, chosen, nearest, known, offsets, first, last
         )
 
     each = -(-len(X) // threads.n_threads)
@@ -111,17 +113,17 @@ def search_cells(
     best, choice = (np.tile(begin, (threads.n_threads, 1)) for begin in (known, nearest))
 
     def visit(part: int, _: int) -> None:
-        out = best[part], choice[part], kernels.cells.cell_memory(cells)
+        out = best[part], choice[part], kernels.cells.visit_memory(cells.sketches)
         kernels.cells.visit_cells(rows, sketches, cells, visitors, starts, offsets, *out, cuts[part], cuts[part + 1])
 
     threads.for_each_block(visit, threads.n_threads, 1)
-    settle = partial(kernels.cells.settle_rows, cells, best, choice, labels, distances)
+    settle = partial(kernels.cells.settle_rows, cells.ids, best, choice, labels, distances)
     threads.for_each_block(settle, len(X), each)
 
 
 def choose_cells(rows: NDArray[Any], cells: Cells, chosen: NDArray[np.int32]) -> None:
     """Choose the nearest cells of each row, one for each column of ``chosen``."""
-    memory = kernels.cells.cell_memory(cells)
+    memory = kernels.cells.choice_memory(cells.middles)
     largest_norm = cells.middle_norms.max()
     for first in range(0, len(rows), SEARCH_ROWS):
         block = slice(first, first + SEARCH_ROWS)
@@ -143,7 +145,7 @@ def visit_several(
     def search(first: int, last: int) -> None:
         rows = shifted(X[first:last], cells.offset)
         scores, probed = np.empty_like(cells.middle_norms), np.empty(n_probes, np.int32)
-        out = labels[first:last], distances[first:last], kernels.cells.cell_memory(cells)
+        out = labels[first:last], distances[first:last], kernels.cells.choice_memory(cells.middles)
         kernels.cells.search_several(rows, cells, scores, probed, *out)
 
     threads.for_each_block(search, len(X), search_block(len(X), ROWS_PER_SEARCH, threads))

@@ -17,13 +17,8 @@ pytestmark = pytest.mark.kernels
 
 def take(row, middles, scores, slack, n_probes):
     chosen = np.full(n_probes, -1, np.int32)
-    cell_kernels.take_nearest(row, middles, scores, slack, chosen, memory_for(middles))
+    cell_kernels.take_nearest(row, middles, scores, slack, chosen, cell_kernels.choice_memory(middles))
     return sorted(chosen)
-
-
-def memory_for(middles):
-    cells = Cells(*[None] * 4, middles, None, None, middles, None)
-    return cell_kernels.cell_memory(cells)
 
 
 @given(st.integers(0, 9999), st.integers(1, 30), st.sampled_from([1, 100, 2000]), st.data())
@@ -66,9 +61,9 @@ def search_cells(rows, cells, n_probes, parts=((0, 7),)):
     known, offsets = np.empty((2, n))
     for first, last in ranges:
         choose_cells(rows[first:last], cells, chosen[first:last])
-        cell_kernels.bound_rows(
-            rows, sketches, cells, cells.sketch_norms.max(), chosen, nearest, known, offsets, first, last
-        )
+        largest = cells.sketch_norms.max()
+        out = chosen, nearest, known, offsets, first, last
+        cell_kernels.bound_rows(rows, sketches, cells.centers, cells.starts, largest, *out)
     for row, own, begin, distance in zip(rows, chosen, nearest, known, strict=True):
         assert sorted(own) == sorted(reference.choose_cells(row, cells.middles, n_probes))
         assert cells.starts[own[0]] <= begin < cells.starts[own[0] + 1]
@@ -76,11 +71,11 @@ def search_cells(rows, cells, n_probes, parts=((0, 7),)):
     visits, starts = group_by_label(chosen.ravel(), len(cells.middles))
     best, choice = (np.tile(begin, (len(parts), 1)) for begin in (known, nearest))
     for part, (first, last) in enumerate(parts):
-        out = best[part], choice[part], cell_kernels.cell_memory(cells)
+        out = best[part], choice[part], cell_kernels.visit_memory(cells.sketches)
         cell_kernels.visit_cells(rows, sketches, cells, visits // n_probes, starts, offsets, *out, first, last)
     labels, distances = np.empty(n, np.int32), np.empty(n)
     for first, last in ranges:
-        cell_kernels.settle_rows(cells, best, choice, labels, distances, first, last)
+        cell_kernels.settle_rows(cells.ids, best, choice, labels, distances, first, last)
     return labels, distances
 
 
@@ -109,7 +104,7 @@ def test_search_several(dtype, whole, n_probes, n_nearest):
     labels, distances = np.empty((50, n_nearest), np.int32), np.empty((50, n_nearest))
     for first, last in ((20, 50), (0, 20)):
         memory = np.empty_like(cells.middle_norms), np.empty(n_probes, np.int32)
-        out = labels[first:last], distances[first:last], cell_kernels.cell_memory(cells)
+        out = labels[first:last], distances[first:last], cell_kernels.choice_memory(cells.middles)
         cell_kernels.search_several(rows[first:last], cells, *memory, *out)
     expected_labels, expected_distances = reference.search_several(rows, cells, n_probes, n_nearest)
     np.testing.assert_array_equal(labels, expected_labels)

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from closure_kmeans.cells import Cells
 
 
-class CellMemory(NamedTuple):
-    """Memory for choosing cells, and for the rows of one panel that visit a cell."""
+class ChoiceMemory(NamedTuple):
+    """Memory for choosing the cells of a row."""
 
     rank: RankMemory
     close: Array  # (n_cells,) cells near the threshold
     distances: Array  # (n_cells,) to their middles
+
+
+class VisitMemory(NamedTuple):
+    """Memory for the rows of one panel that visit a cell."""
+
     loaded: Array  # (lanes, m) sketches on their way into the panel
     panel: Array  # (m, lanes)
     limits: Array  # (lanes,)
@@ -29,15 +34,17 @@ class CellMemory(NamedTuple):
     last_tile: Array  # (TILE_ROWS, m)
 
 
-def cell_memory(cells: Cells) -> CellMemory:
-    """Memory for one thread."""
-    n_cells, width = len(cells.middles), cells.sketches.shape[1]
-    dtype = cells.sketches.dtype
+def choice_memory(middles: Array) -> ChoiceMemory:
+    """Memory for choosing among the cells of given middles."""
+    n_cells = len(middles)
+    return ChoiceMemory(rank_memory(n_cells, middles.dtype), np.empty(n_cells, np.int32), np.empty(n_cells))
+
+
+def visit_memory(sketches: Array) -> VisitMemory:
+    """Memory for visits of cells whose centres have such sketches."""
+    width, dtype = sketches.shape[1], sketches.dtype
     lanes = VECTOR_BYTES // dtype.itemsize
-    return CellMemory(
-        rank=rank_memory(n_cells, dtype),
-        close=np.empty(n_cells, np.int32),
-        distances=np.empty(n_cells),
+    return VisitMemory(
         loaded=np.zeros((lanes, width), dtype),
         panel=np.empty((width, lanes), dtype),
         limits=np.empty(lanes, dtype),
@@ -49,7 +56,7 @@ def cell_memory(cells: Cells) -> CellMemory:
 
 @kernel
 def take_cells(
-    rows: Array, middles: Array, scores: Array, largest_norm: Any, chosen: Array, memory: CellMemory
+    rows: Array, middles: Array, scores: Array, largest_norm: Any, chosen: Array, memory: ChoiceMemory
 ) -> None:
     """Take the nearest cells of each row, one for each column of ``chosen``.
 
@@ -60,7 +67,7 @@ def take_cells(
 
 
 @part
-def take_nearest(row: Array, middles: Array, scores: Array, slack: Any, chosen: Array, memory: CellMemory) -> None:
+def take_nearest(row: Array, middles: Array, scores: Array, slack: Any, chosen: Array, memory: ChoiceMemory) -> None:
     """Put the cells whose middles are nearest to a row into ``chosen``, the first of equally near ones.
 
     Scores are exact to within ``slack``, up to a common constant. Cells within ``slack`` of the threshold, and all
@@ -96,7 +103,8 @@ def take_nearest(row: Array, middles: Array, scores: Array, slack: Any, chosen: 
 def bound_rows(
     rows: Array,
     sketches: Array,
-    cells: Cells,
+    centers: Array,
+    starts: Array,
     largest_norm: Any,
     chosen: Array,
     nearest: Array,
@@ -111,14 +119,14 @@ def bound_rows(
     that of the sketches of the centres, squared.
     """
     for i in range(first, last):
-        begin, end = cells.starts[chosen[i, 0]], cells.starts[chosen[i, 0] + 1]
+        begin, end = starts[chosen[i, 0]], starts[chosen[i, 0] + 1]
         lowest = np.inf
         nearest[i] = begin
         for j in range(begin, end):
-            distance = plain_distance(rows[i], cells.centers[j])
+            distance = plain_distance(rows[i], centers[j])
             if distance < lowest:
                 nearest[i], lowest = j, distance
-        distances[i] = squared_distance(rows[i], cells.centers[nearest[i]])
+        distances[i] = squared_distance(rows[i], centers[nearest[i]])
         norm = rows.dtype.type(0)
         for t in range(sketches.shape[1]):
             norm += sketches[i, t] * sketches[i, t]
@@ -135,7 +143,7 @@ def visit_cells(
     offsets: Array,
     best: Array,
     choice: Array,
-    memory: CellMemory,
+    memory: VisitMemory,
     first: int,
     last: int,
 ) -> None:
@@ -195,22 +203,20 @@ def is_nearer(distance: float, center: int, best: float, choice: int, ids: Array
 
 
 @kernel
-def settle_rows(
-    cells: Cells, best: Array, choice: Array, labels: Array, distances: Array, first: int, last: int
-) -> None:
+def settle_rows(ids: Array, best: Array, choice: Array, labels: Array, distances: Array, first: int, last: int) -> None:
     """Merge the nearest centres found in the parts of the cells, for rows ``first <= row < last``."""
     for i in range(first, last):
         nearest, smallest = choice[0, i], best[0, i]
         for share in range(1, best.shape[0]):
-            if is_nearer(best[share, i], choice[share, i], smallest, nearest, cells.ids):
+            if is_nearer(best[share, i], choice[share, i], smallest, nearest, ids):
                 nearest, smallest = choice[share, i], best[share, i]
-        labels[i] = cells.ids[nearest]
+        labels[i] = ids[nearest]
         distances[i] = smallest
 
 
 @kernel
 def search_several(
-    rows: Array, cells: Cells, scores: Array, probed: Array, labels: Array, distances: Array, memory: CellMemory
+    rows: Array, cells: Cells, scores: Array, probed: Array, labels: Array, distances: Array, memory: ChoiceMemory
 ) -> None:
     """Nearest centres of each row in ascending order, one for each column of ``labels``.
 

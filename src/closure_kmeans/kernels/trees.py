@@ -255,7 +255,7 @@ def project(rows: Array, offset: Array, node: Array, memory: NodeMemory) -> None
 # -- the median ------------------------------------------------------------------------------------------------------
 
 
-@part
+@kernel
 def select_rank(values: Array, n_values: int, rank: int, memory: RankMemory) -> Any:
     """Select the value of a given rank, from 0, among the first ``n_values``.
 
