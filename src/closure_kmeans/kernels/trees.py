@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from closure_kmeans.cache import kernel, part
 from closure_kmeans.kernels.rows import ROWS_AHEAD, SLACK, epsilon, load_row
-from closure_kmeans.kernels.simd import Array, prefetch, widen
+from closure_kmeans.kernels.simd import Array, keep_chosen, prefetch, widen
 
 # Lanczos steps for the principal direction of a node. They capture 99 % of the variance along the converged one.
 LANCZOS_STEPS = 5
@@ -35,7 +35,7 @@ class RankMemory(NamedTuple):
     """Memory for selecting a rank among at most m values."""
 
     kept: Array  # (m,)
-    spare: Array  # (m,)
+    chosen: Array  # (m,) flags
     order: Array  # (RANK_SAMPLE,)
 
 
@@ -56,7 +56,11 @@ class NodeMemory(NamedTuple):
 
 def rank_memory(n_values: int, dtype: DTypeLike) -> RankMemory:
     """Memory for selecting a rank."""
-    return RankMemory(np.empty(n_values, dtype), np.empty(n_values, dtype), np.empty(RANK_SAMPLE, dtype))
+    return RankMemory(
+        kept=np.empty(n_values, dtype),
+        chosen=np.empty(n_values, np.uint8),
+        order=np.empty(RANK_SAMPLE, dtype),
+    )
 
 
 def node_memory(n_rows: int, n_samples: int, like: Array) -> NodeMemory:
@@ -111,7 +115,7 @@ def grow_nodes(
             principal_direction(memory)
             project(rows, offset, node, memory)
             threshold = select_rank(memory.values, node.shape[0], n_left, memory.rank)
-            split_stably(node, memory.values, threshold, n_left, memory.moved)
+            split_stably(node, memory.values, threshold, n_left, memory.rank.chosen, memory.moved)
             stack[top, 0], stack[top, 1], stack[top, 2] = low, middle, depth + 1
             stack[top + 1, 0], stack[top + 1, 1], stack[top + 1, 2] = middle, high, depth + 1
             top += 2
@@ -259,10 +263,10 @@ def project(rows: Array, offset: Array, node: Array, memory: NodeMemory) -> None
 def select_rank(values: Array, n_values: int, rank: int, memory: RankMemory) -> Any:
     """Select the value of a given rank, from 0, among the first ``n_values``.
 
-    Branch-free quickselect. Values equal to the pivot are dropped in every round, so it ends on any input. Of many
-    values, only the values around the rank are kept, in one pass.
+    Quickselect without branches: a loop that vectorises says which values stay. Values equal to the pivot are dropped
+    in every round, so it ends on any input. Of many values, only the values around the rank are kept, in one pass.
     """
-    kept, spare = memory.kept, memory.spare
+    kept, chosen = memory.kept, memory.chosen
     size, n_below = 0, 0
     if n_values >= MANY_VALUES:
         n_below, size = keep_around(values, n_values, rank, memory)
@@ -279,19 +283,18 @@ def select_rank(values: Array, n_values: int, rank: int, memory: RankMemory) -> 
         pivot = median(low, middle, high)
         n_less, n_more = 0, 0
         for i in range(size):
-            value = kept[i]
-            kept[n_less] = value
-            spare[n_more] = value
-            n_less += value < pivot
-            n_more += value > pivot
+            n_less += kept[i] < pivot
+            n_more += kept[i] > pivot
         if rank < n_less:
-            size = n_less
+            for i in range(size):
+                chosen[i] = kept[i] < pivot
         elif rank >= size - n_more:
             rank -= size - n_more
-            size = n_more
-            kept, spare = spare, kept
+            for i in range(size):
+                chosen[i] = kept[i] > pivot
         else:
             return pivot
+        size = keep_chosen(kept, size, chosen, kept)
 
 
 @part
@@ -300,7 +303,7 @@ def keep_around(values: Array, n_values: int, rank: int, memory: RankMemory) -> 
 
     Returns the number of values below them and the number kept. The value of the rank is nearly always among them.
     """
-    order, kept = memory.order, memory.kept
+    order, chosen = memory.order, memory.chosen
     for i in range(RANK_SAMPLE):  # insertion sort
         value = values[i * (n_values // RANK_SAMPLE)]
         place = i
@@ -309,16 +312,14 @@ def keep_around(values: Array, n_values: int, rank: int, memory: RankMemory) -> 
             place -= 1
         order[place] = value
     place = rank * RANK_SAMPLE // n_values
-    low = order[place - RANK_MARGIN] if place >= RANK_MARGIN else -np.inf
-    high = order[place + RANK_MARGIN] if place + RANK_MARGIN < RANK_SAMPLE else np.inf
-    n_below, n_kept = 0, 0
+    number = values.dtype.type  # numbers of one type vectorise
+    low = order[place - RANK_MARGIN] if place >= RANK_MARGIN else number(-np.inf)
+    high = order[place + RANK_MARGIN] if place + RANK_MARGIN < RANK_SAMPLE else number(np.inf)
+    n_below = 0
     for i in range(n_values):
         n_below += values[i] < low
-    for i in range(n_values):
-        value = values[i]
-        kept[n_kept] = value
-        n_kept += 1 - ((value < low) | (value > high))
-    return n_below, n_kept
+        chosen[i] = 1 - ((values[i] < low) | (values[i] > high))
+    return n_below, keep_chosen(values, n_values, chosen, memory.kept)
 
 
 @part
@@ -328,7 +329,7 @@ def median(a: Any, b: Any, c: Any) -> Any:
 
 
 @part
-def split_stably(node: Array, values: Array, threshold: Any, n_left: int, moved: Array) -> None:
+def split_stably(node: Array, values: Array, threshold: Any, n_left: int, goes_left: Array, moved: Array) -> None:
     """Move the ``n_left`` smallest members to the front; both sides keep their order.
 
     Of the members equal to the threshold, the first ones go left, as many as are needed: any input splits evenly.
@@ -336,17 +337,19 @@ def split_stably(node: Array, values: Array, threshold: Any, n_left: int, moved:
     size = node.shape[0]
     n_ties = n_left
     for i in range(size):
+        goes_left[i] = values[i] < threshold
         n_ties -= values[i] < threshold
-    left, right = 0, 0
     for i in range(size):
-        smaller = values[i] < threshold
-        tie = 1 - (smaller | (values[i] > threshold))
-        goes_left = smaller | (tie & (n_ties > 0))
-        n_ties -= tie
-        member = node[i]
-        node[left] = member
-        moved[right] = member
-        left += goes_left
-        right += 1 - goes_left
-    for i in range(right):
-        node[left + i] = moved[i]
+        if n_ties == 0:
+            break
+        if not (values[i] < threshold or values[i] > threshold):
+            goes_left[i] = 1
+            n_ties -= 1
+    for i in range(size):
+        goes_left[i] ^= 1
+    n_right = keep_chosen(node, size, goes_left, moved)
+    for i in range(size):
+        goes_left[i] ^= 1
+    keep_chosen(node, size, goes_left, node)
+    for i in range(n_right):
+        node[n_left + i] = moved[i]
