@@ -18,11 +18,10 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from closure_kmeans import validation as check
-from closure_kmeans.arrays import check_uncut
 from closure_kmeans.files import library
 from closure_kmeans.iteration import Clustering, Iteration, Labels, Recorder
 from closure_kmeans.model import FittedModel
-from closure_kmeans.points import as_numbers, unit_rows
+from closure_kmeans.points import as_numbers, check_uncut, unit_rows
 from closure_kmeans.search import CenterIndex
 from closure_kmeans.storage import pack_model
 from closure_kmeans.stores import Store

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import kernels
-from closure_kmeans.arrays import empty_rows, largest
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import Points, as_numbers, hash_rows, heights, rows_per_block, shifted
+from closure_kmeans.points import Points, as_numbers, empty_rows, hash_rows, heights, largest, rows_per_block, shifted
 
 # Errors below this fraction of the sum of squares are cancellation and count as zero.
 ROUNDING = 1e-12

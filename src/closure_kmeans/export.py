@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from closure_kmeans import validation as check
-from closure_kmeans.blas import blas
 from closure_kmeans.clusters import group_by_label
 from closure_kmeans.files import library, replacing
+from closure_kmeans.parallel import blas
 from closure_kmeans.points import precision, rows_per_block, shifted
 from closure_kmeans.trees import DATA_SAMPLE, principal_axes
 

@@ -15,9 +15,8 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 
-from closure_kmeans.arrays import check_uncut, unmasked
 from closure_kmeans.method import Method
-from closure_kmeans.points import check_values, hash_rows, precision, squares_to
+from closure_kmeans.points import check_uncut, check_values, hash_rows, precision, squares_to, unmasked
 from closure_kmeans.vectors import open_vectors
 
 # Types of rows that are not converted; all others become the first.
