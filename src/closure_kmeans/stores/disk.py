@@ -191,7 +191,7 @@ class DiskStore(LocalStore[SlabPartition]):
     def _clusters_of(self, labels: NDArray[np.int32], totals: Totals, out: NDArray[Any] | None) -> Clusters:
         """The clusters of given sums, none of them empty; ``labels`` change accordingly."""
         clusters = means_of(self.points, totals, self.threads, out)
-        refill_empty(self.points, labels, clusters, *group_by_label(labels, self.n_clusters))
+        refill_empty(self.points, labels, clusters, group_by_label(labels, self.n_clusters))
         forget(self.points.rows)
         return clusters
 
