@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
-from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from closure_kmeans import validation as check
@@ -120,6 +119,8 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """The distances of each row to all centres, as an (n, k) array."""
+        from sklearn.metrics.pairwise import euclidean_distances
+
         rows = self._check(X)
         offset, centers = self.center_index_.relative(rows.dtype)
         distances = np.empty((len(rows), len(centers)), centers.dtype)
