@@ -327,7 +327,7 @@ def keep_around(values: Array, n_values: int, rank: int, memory: RankMemory) -> 
 
 
 @part
-def keep_chosen(values: Array, n_values: int, chosen: Array, kept: Array) -> np.intp:
+def keep_chosen(values: Array, n_values: int, chosen: Array, kept: Array) -> Any:
     """Put the first values whose flags are 1 side by side, in place or elsewhere; return how many there are."""
     n_kept = np.uintp(0)  # a number without sign needs no check for negative indices
     for i in range(n_values):
