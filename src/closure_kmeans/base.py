@@ -27,9 +27,10 @@ from closure_kmeans.search import CenterIndex
 from closure_kmeans.storage import pack_model
 from closure_kmeans.stores import Store
 from closure_kmeans.stores.memory import LocalStore
-from closure_kmeans.tensors import write_tensors
+from closure_kmeans.tensors import unmap, write_tensors
 
 if TYPE_CHECKING:
+    from closure_kmeans.checkpoint import Resume
     from closure_kmeans.explorer.notebook import Grid
 
 
@@ -40,6 +41,7 @@ class Problem(NamedTuple):
     weights: NDArray[np.float64]  # (n,) all above 0, or (1,) where all weigh the same
     init: str | NDArray[Any]  # "tree", "random", centres or labels
     began: float  # when ``fit`` was called
+    resume: Resume = False  # whether to go on from a checkpoint
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -136,6 +138,7 @@ class BaseKMeans(FittedModel):
             Whether to keep what only the training data has, too: ``labels_`` and ``history_``.
         """
         check_is_fitted(self, "cluster_centers_")
+        unmap(self, Path(path))
         write_tensors(Path(path), "model", *pack_model(self, training=training))
 
     def __sklearn_tags__(self) -> Tags:
@@ -155,6 +158,10 @@ class LocalKMeans(BaseKMeans, ABC):
 
     def fit(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Cluster the rows of X: see :meth:`closure_kmeans.ClosureKMeans.fit`."""
+        return self._fit(X, sample_weight)
+
+    def _fit(self, X: ArrayLike, sample_weight: ArrayLike | None, resume: Resume = False) -> Self:
+        """Check the input, cluster the rows, and label those that weigh nothing."""
         began = time.perf_counter()
         self._check_parameters()
         X = check.rows(X)
@@ -167,7 +174,7 @@ class LocalKMeans(BaseKMeans, ABC):
             init = unit_rows(init, "init") if isinstance(init, np.ndarray) and init.ndim == 2 else init
             rows = unit_rows(rows) if self.memory_limit is None else rows
         if weights.all():
-            fitted = self._solve(Problem(rows, weights, init, began))
+            fitted = self._solve(Problem(rows, weights, init, began, resume))
         elif self.memory_limit is not None:
             raise ValueError("sample_weight must be above 0 with memory_limit: leave out the rows that weigh nothing")
         else:
@@ -175,7 +182,7 @@ class LocalKMeans(BaseKMeans, ABC):
             check_uncut(X)
             others = check_array(rows[~some], dtype=None, estimator=self, input_name="X")
             init = init[some] if isinstance(init, np.ndarray) and init.ndim == 1 else init
-            fitted = self._solve(Problem(rows[some], weights[some], init, began))
+            fitted = self._solve(Problem(rows[some], weights[some], init, began, resume))
             labels = np.empty(len(rows), np.int32)
             labels[some] = fitted["labels_"]
             labels[~some], _ = fitted["_index"].find(others)
