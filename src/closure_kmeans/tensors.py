@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
-from closure_kmeans.arrays import map_of
 from closure_kmeans.files import FileFormatError, file_size, replacing
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
@@ -74,6 +72,8 @@ def read_facts(path: Path, kind: str) -> dict[str, Any]:
 
 def read_any_facts(path: Path) -> dict[str, Any]:
     """Read the metadata of a file of any kind, including its kind."""
+    from safetensors import SafetensorError, safe_open
+
     file_size(path, minimum=8)
     try:
         with safe_open(path, "np") as file:  # checks the header against the file's size
@@ -112,8 +112,8 @@ def unmap(owner: Any, path: Path) -> None:
     def in_memory(value: Any) -> Any:
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return type(value)(*map(in_memory, value))
-        mapped = map_of(value) if isinstance(value, np.ndarray) else None
-        return value if mapped is None or mapped.filename != path.resolve() else np.array(value)
+        mapped = isinstance(value, np.memmap) and Path(value.filename or "") == path.resolve()
+        return np.array(value) if mapped else value
 
     for name, value in vars(owner).items():
         setattr(owner, name, in_memory(value))
