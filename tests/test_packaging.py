@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from closure_kmeans import __version__
+from closure_kmeans.cli.doctor import DEVELOPMENT
 
 ROOT = Path(__file__).parent.parent
 
@@ -19,7 +20,7 @@ def project():
 def test_conda_recipe(project):
     """The conda recipe has the version, dependencies, command and licences of pyproject.toml."""
     recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text("utf-8"))
-    about, facts, requirements = recipe["about"], project["project"], recipe["requirements"]
+    facts, requirements = project["project"], recipe["requirements"]
     assert recipe["package"]["name"] == facts["name"]
     assert recipe["context"] == {"version": __version__, "python_min": facts["requires-python"].removeprefix(">=")}
     python, *dependencies = requirements["run"]
@@ -28,8 +29,14 @@ def test_conda_recipe(project):
     assert [requirements["host"][-1].replace(" ", "")] == project["build-system"]["requires"]
     commands = [f"{name} = {function}" for name, function in facts["scripts"].items()]
     assert recipe["build"]["python"]["entry_points"] == commands
-    assert about == {
+    assert recipe["about"] == {
         "summary": facts["description"],
         "license": facts["license"],
         "license_file": facts["license-files"],
     }
+
+
+def test_extras(project):
+    """``closure-kmeans doctor`` lists the libraries of the extras that are for users."""
+    extras = set(project["project"]["optional-dependencies"])
+    assert extras - set(DEVELOPMENT) == {"dask", "explore", "faiss", "images", "io", "plot"}
