@@ -35,7 +35,7 @@ endif
 test-lowest: $(VENV)/release.stamp  ## run the quick tests with the lowest versions that pyproject.toml allows
 	$(BIN)/uv venv -q --clear --python 3.11 $(VENV)/lowest
 	$(BIN)/uv pip install -q --python $(VENV)/lowest --resolution lowest-direct -e '.[test]'
-	$(VENV)/lowest/bin/python -m pytest -q -n 2 -m 'not slow' tests
+	$(VENV)/lowest/bin/python -m pytest -q -n 2 -W ignore::DeprecationWarning -m 'not slow' tests
 
 test-next: $(VENV)/release.stamp  ## run the quick tests with the newest Numba, pre-releases too, beyond the bound in pyproject.toml
 	$(BIN)/uv venv -q --clear --python $(PYTHON) $(VENV)/next
