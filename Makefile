@@ -47,6 +47,7 @@ test-arm: $(VENV)/release.stamp  ## run a fit and the tests of the kernels on an
 	.ci/arm
 
 lint: $(VENV)/dev.stamp  ## check style and types
+	! git grep -nE '^(<{7}|>{7}) '
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

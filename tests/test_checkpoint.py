@@ -28,6 +28,7 @@ MODES = {
     "default": {"neighborhoods": "fresh"},
     "all clusters": {"neighborhoods": "all"},
     "paper": {"method": PAPER},
+    "paper, given centres": {"method": PAPER, "init": load_sift()[:40].astype(np.float32)},
     "static": {"neighborhoods": "kept", "adaptive": False, "max_trees": 3},
     "random start": {"neighborhoods": "fresh", "init": "random"},
     "leaves that grow": {"neighborhoods": "fresh", "leaf_size": 8, "tol": 0.01, "target_accuracy": 0.99},

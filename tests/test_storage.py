@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib import import_module
 
 import numpy as np
@@ -16,7 +17,7 @@ from sklearn.exceptions import NotFittedError
 import closure_kmeans
 from closure_kmeans import ClosureKMeans, Method, cells, load, search, storage
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
-from closure_kmeans.files import unfinished
+from closure_kmeans.files import unfinished, unless_held
 from closure_kmeans.points import map_of
 from closure_kmeans.tensors import KEY
 from closure_kmeans.vectors import FileFormatError
@@ -480,3 +481,12 @@ def test_a_folder_without_permission(model, path):
 
 def test_it_is_exported():
     assert closure_kmeans.load is load
+
+
+@pytest.mark.parametrize(("code", "passes"), [(32, False), (None, True)])
+def test_only_files_that_are_held_may_stay(code, passes):
+    """The error codes are those of Windows; any other refusal is an error."""
+    error = PermissionError(13, "refused")
+    error.winerror = code
+    with pytest.raises(PermissionError) if passes else nullcontext(), unless_held():
+        raise error

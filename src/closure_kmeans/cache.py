@@ -44,21 +44,20 @@ _said: set[str] = set()
 
 
 def sources() -> list[Path]:
-    """All source files with kernels."""
-    return [*sorted(PACKAGE.glob("kernels/[a-z]*.py")), *sorted(PACKAGE.glob("*/kernels.py"))]
+    """All source files that decide the compiled code: the kernels, and this module with the options of the compiler."""
+    return [PACKAGE / "cache.py", *sorted(PACKAGE.glob("kernels/[a-z]*.py")), *sorted(PACKAGE.glob("*/kernels.py"))]
 
 
 def _stamp() -> bytes | None:
     """Digest of the sources and versions; None if the sources are not on disk."""
     versions = (__version__, numba.__version__, llvmlite.__version__, sys.version)
     digest = sha256(repr(versions).encode())
-    found = sources()
     try:
-        for path in found:
+        for path in sources():
             digest.update(sha256(path.read_bytes()).digest())
     except OSError:
         return None
-    return digest.digest() if found else None
+    return digest.digest()
 
 
 STAMP = _stamp()  # at import: files may be replaced before the first compilation

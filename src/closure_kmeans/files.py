@@ -109,8 +109,11 @@ def unfinished(path: Path) -> Iterator[Path]:
 @contextmanager
 def unless_held() -> Iterator[None]:
     """Remove a file that is not needed again: on Windows it stays while it is open or mapped elsewhere."""
-    with suppress(PermissionError):
+    try:
         yield
+    except PermissionError as error:
+        if getattr(error, "winerror", None) not in HELD:
+            raise
 
 
 def _sync(path: Path) -> None:

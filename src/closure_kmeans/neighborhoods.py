@@ -154,16 +154,15 @@ class KeptNeighborhoods(Neighborhoods[RandomPartition]):
 
     def state(self) -> dict[str, NDArray[Any]]:
         """The trees grown so far, and their number in the next iteration."""
-        return {
-            "n_trees": np.array([self._n_trees]),
-            "starts": self._trees[0].starts,
-            **{f"members.{i}": tree.members for i, tree in enumerate(self._trees)},
-        }
+        starts = {"starts": self._trees[0].starts} if self._trees else {}
+        members = {f"members.{i}": tree.members for i, tree in enumerate(self._trees)}
+        return {"n_trees": np.array([self._n_trees])} | starts | members
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Restore kept trees, or if the state has none, their number."""
         (self._n_trees,) = state["n_trees"].tolist()
-        self._trees = [RandomPartition(state[f"members.{i}"], state["starts"]) for i in range(len(state) - 2)]
+        n_grown = sum(name.startswith("members.") for name in state)
+        self._trees = [RandomPartition(state[f"members.{i}"], state["starts"]) for i in range(n_grown)]
         for tree in self._trees:
             check_partition(tree)
 

@@ -23,7 +23,7 @@ ALIGNMENT = 64
 
 
 class WeightedRows(NamedTuple):
-    """What kernels read of points; kernels are compiled anew for other types of these arrays."""
+    """What kernels read of points; kernels are compiled for each combination of their types."""
 
     rows: NDArray[Any]
     offset: NDArray[Any]

@@ -86,7 +86,7 @@ class Main(InOrder):
             click.echo(f"interrupted; {said}", err=True)
             context.exit(INTERRUPTED)
         except OSError as error:
-            if error.errno == errno.EPIPE:  # whoever reads the output has had enough: click knows what to do
+            if error.errno == errno.EPIPE:  # the reader closed the pipe: handled by click
                 raise
             named = f": '{error.filename}'" if error.filename is not None else ""
             raise click.ClickException(f"{error.strerror or error}{named}") from error

@@ -58,7 +58,7 @@ def check_outputs(sizes: dict[str | None, int]) -> None:
 
 @contextmanager
 def long_work() -> Iterator[None]:
-    """Warnings are lines of text, and SIGTERM, by which services and jobs are ended politely, is an interrupt, too."""
+    """Show warnings as lines of text, and treat SIGTERM as an interrupt."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: click.echo(f"Warning: {message}", err=True)

@@ -32,7 +32,7 @@ DTYPE_NAMES = [np.dtype(dtype).name for dtype in DTYPES]
 @click.command(epilog=options.example("closure-kmeans doctor"))
 @options.json
 def doctor(as_json: bool) -> None:
-    """The exit code is 1 if something is amiss."""
+    """The exit code is 1 if kernels cannot be cached."""
     places = folders()
     writable = [folder for folder in places if is_writable(folder)]
     compiled = [folder for folder in places if holds_kernels(folder)]
@@ -119,9 +119,9 @@ def _gigabytes(n_bytes: float) -> str:
 )
 @options.quiet
 def warmup(dtypes: tuple[str, ...], quiet: bool) -> None:
-    """They are compiled when they are first used, and cached. Images and tests had better have them before.
+    """Without this command, kernels are compiled on first use. Build steps of images and tests run it beforehand.
 
-    The exit code is 1 if they could not be kept.
+    The exit code is 1 if the kernels could not be cached.
     """
     for dtype in dtypes:
         began = perf_counter()

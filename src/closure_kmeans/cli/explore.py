@@ -144,7 +144,7 @@ def report(
     smallest: bool,
     show: str,
 ) -> None:
-    """It holds everything that it shows, and loads nothing. Without MODEL it is about the embedded data."""
+    """The file needs no others. Without MODEL, the embedded data is clustered."""
     _check_call(items)
     from closure_kmeans.explorer.report import write_report
 

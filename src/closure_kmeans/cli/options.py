@@ -118,7 +118,7 @@ def together(name: str, kind: Any, *options: Callable[[Any], Any]) -> Callable[[
 
 
 class Manner(NamedTuple):
-    """How a command works and speaks."""
+    """Options of all commands: threads and output."""
 
     n_threads: int | None
     as_json: bool
@@ -126,7 +126,7 @@ class Manner(NamedTuple):
 
     @property
     def shows_progress(self) -> bool:
-        """Whether somebody looks on."""
+        """Whether to show progress bars."""
         return not (self.quiet or self.as_json)
 
 

@@ -68,7 +68,7 @@ def collect_photos(
     *,
     may_be_none: bool = False,
 ) -> tuple[Collection, str]:
-    """The features of photos, be it those that were kept; and a key that tells of what they were made.
+    """The features of photos, from the work folder if they are there; and a key of their origin.
 
     At least one of them must be an image that can be read, unless ``may_be_none``.
     """

@@ -1,4 +1,4 @@
-"""The line that shows how a fit is getting on, and when it may end."""
+"""Progress line of a fit, with the estimated end."""
 
 from __future__ import annotations
 
