@@ -132,8 +132,10 @@ def native(X: ArrayLike) -> ArrayLike:
     return X
 
 
-def new_rows(X: NDArray[Any], center: NDArray[Any]) -> None:
+def new_rows(X: NDArray[Any], center: NDArray[Any], first: int = 0) -> None:
     """New rows must be finite, and so must their squared distances to a centre, in the precision of their dtype.
+
+    ``first`` is the number of the first one, for errors.
 
     One sum shows that of nearly all rows: |x - c|^2 is at most 2 |x|^2 + 2 |c|^2. Where it overflows, each row is
     looked at.
@@ -147,7 +149,7 @@ def new_rows(X: NDArray[Any], center: NDArray[Any]) -> None:
         elif X.dtype.kind == "f":  # float16: no square of it overflows
             total = X.sum(dtype=np.float64)
         if not np.isfinite(2 * (total + np.einsum("i,i", center, center))):
-            check_values(X, squares_to(X, center))
+            check_values(X, squares_to(X, center), first)
 
 
 def n_bytes(name: str, value: object) -> int:

@@ -1,0 +1,16 @@
+"""Codes: each row as a short tuple of cluster numbers, by k-means on the residuals, level after level."""
+
+from closure_kmeans.codes.encoding import count_collisions
+from closure_kmeans.codes.estimator import Report, ResidualKMeans
+from closure_kmeans.codes.export import as_text, save_faiss, save_table, to_faiss, to_faiss_ivf
+
+__all__ = [
+    "Report",
+    "ResidualKMeans",
+    "as_text",
+    "count_collisions",
+    "save_faiss",
+    "save_table",
+    "to_faiss",
+    "to_faiss_ivf",
+]
