@@ -94,7 +94,7 @@ class ResidualKMeans(BaseEstimator):
     callback : callable, default=None
         Called with the number of the level, from 0, and the record of each iteration; returning true ends the level.
     verbose : int, default=0
-        Whether to show a progress bar over all levels.
+        Whether to show a progress bar: over all levels, and for ``encode`` over the rows.
 
     Attributes
     ----------
@@ -270,11 +270,13 @@ class ResidualKMeans(BaseEstimator):
         rows = self._check(X)
         codes = np.empty((len(rows), len(self.levels_)), np.int32)
         indexes = self._indexes()
-        for some, block in self._blocks(rows, max(1, BLOCK_ROWS // beam)):
-            if beam == 1:
-                codes[some] = encode_greedily(block, indexes, self.normalize_residuals)
-            else:
-                codes[some] = encode_by_beam(block, indexes, self.normalize_residuals, beam)
+        with tqdm(total=len(rows), desc="encoding", unit=" rows", unit_scale=True, disable=not self.verbose) as bar:
+            for some, block in self._blocks(rows, max(1, BLOCK_ROWS // beam)):
+                if beam == 1:
+                    codes[some] = encode_greedily(block, indexes, self.normalize_residuals)
+                else:
+                    codes[some] = encode_by_beam(block, indexes, self.normalize_residuals, beam)
+                bar.update(len(block))
         return self._numbered(codes)
 
     def decode(self, codes: ArrayLike) -> NDArray[Any]:
