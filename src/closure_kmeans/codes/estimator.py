@@ -267,7 +267,9 @@ class ResidualKMeans(BaseEstimator):
             A pure function of each row, but for the last column if ``unique``.
         """
         check.integer("beam", beam, 1)
-        rows = self._check(X)
+        return self._encode(self._check(X), beam)
+
+    def _encode(self, rows: Any, beam: int = 1) -> NDArray[np.int32]:
         codes = np.empty((len(rows), len(self.levels_)), np.int32)
         indexes = self._indexes()
         with tqdm(total=len(rows), desc="encoding", unit=" rows", unit_scale=True, disable=not self.verbose) as bar:
@@ -298,7 +300,7 @@ class ResidualKMeans(BaseEstimator):
             Their codes, such as ``codes_``.
         """
         rows = self._check(X)
-        given = self.level_codes(self.encode(X) if codes is None else codes)
+        given = self.level_codes(self._encode(rows) if codes is None else codes)
         if len(given) != len(rows):
             raise ValueError(f"codes must be of the {len(rows)} rows of X, got {len(given)}")
         codebooks, errors = self.codebooks_, np.zeros(len(self.levels_))
