@@ -15,9 +15,9 @@ from sklearn.exceptions import NotFittedError
 
 import closure_kmeans
 from closure_kmeans import ClosureKMeans, Method, cells, load, search, storage
-from closure_kmeans.arrays import map_of
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.files import unfinished
+from closure_kmeans.points import map_of
 from closure_kmeans.tensors import KEY
 from closure_kmeans.vectors import FileFormatError
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from closure_kmeans import validation as check
+from closure_kmeans.balance import check_max_size
 from closure_kmeans.base import BaseKMeans, LocalKMeans, Problem, fitted_attributes, start_labels
 from closure_kmeans.checkpoint import Checkpoint, check_new, fingerprint
 from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
@@ -195,7 +196,7 @@ class ClosureKMeans(LocalKMeans):
         method = self.method or Method()
         check.enough_rows(self.n_clusters, rows)
         if self.max_size is not None:
-            check.max_size(self.max_size, weights, len(rows), self.n_clusters)
+            check_max_size(self.max_size, weights, len(rows), self.n_clusters)
         rng = check.generator(self.random_state)
         checkpoint = None
         if self.checkpoint is not None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from numpy.typing import NDArray
-from tqdm.auto import tqdm
 
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.compiler import CompilerTime
@@ -131,6 +130,8 @@ class Recorder:
     def __init__(
         self, model: BaseKMeans, began: float, n_points: int, max_iter: int, keeper: Keeper | None = None
     ) -> None:
+        from tqdm.auto import tqdm
+
         self.history: list[Iteration] = [] if keeper is None else keeper.history
         self._model, self._keeper = model, keeper
         self._began = began

@@ -21,6 +21,7 @@ from closure_kmeans.tensors import Arrays, read_tensors
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
+    from closure_kmeans.model import FittedModel
 
 # Where the classes are that can be saved and loaded.
 HOMES = ("closure_kmeans", "closure_kmeans.baselines", "closure_kmeans.distributed")
@@ -54,7 +55,7 @@ def model_size(n_clusters: int, n_features: int, dtype: DTypeLike, *, n_labels: 
     return n_clusters * center + index_size(n_clusters, n_features, width) + n_labels * np.dtype(np.int32).itemsize
 
 
-def pack_model(model: BaseKMeans, *, training: bool = False) -> tuple[Arrays, dict[str, Any]]:
+def pack_model(model: FittedModel, *, training: bool = False) -> tuple[Arrays, dict[str, Any]]:
     """The arrays and the facts that a fitted model is made of."""
     attributes = {
         name: value
@@ -78,7 +79,7 @@ def pack_model(model: BaseKMeans, *, training: bool = False) -> tuple[Arrays, di
     return arrays | index_arrays, facts | index_facts
 
 
-def plain_parameters(model: BaseKMeans) -> dict[str, Any]:
+def plain_parameters(model: FittedModel) -> dict[str, Any]:
     """The parameters that describe a model, those of ``method`` among them."""
     parameters = model.get_params(deep=False)
     if "method" in parameters:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from closure_kmeans.files import FileFormatError, file_size, replacing
 from closure_kmeans.vectors.signatures import check_no_other_kind
@@ -72,6 +71,8 @@ def read_facts(path: Path, kind: str) -> dict[str, Any]:
 
 def read_any_facts(path: Path) -> dict[str, Any]:
     """Read the metadata of a file of any kind, including its kind."""
+    from safetensors import SafetensorError, safe_open
+
     file_size(path, minimum=8)
     try:
         with safe_open(path, "np") as file:  # checks the header against the file's size

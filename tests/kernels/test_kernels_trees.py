@@ -122,18 +122,14 @@ def test_select_rank_of_special_values(special, dtype):
     for size in (*range(1, 40), trees.MANY_VALUES + 7):
         values = rng.normal(size=size).astype(dtype)
         values[rng.random(size) < 0.3] = special
-        memory = np.full((2, size + 8), 7, dtype)
+        memory = np.full(size + 8, 7, dtype)
         for rank in (0, size // 2, size - 1):
-            found = trees.select_rank(
-                values,
-                size,
-                rank,
-                trees.RankMemory(memory[0, :size], memory[1, :size], np.empty(trees.RANK_SAMPLE, dtype)),
-            )
+            kept = trees.RankMemory(memory[:size], np.empty(trees.RANK_SAMPLE, dtype))
+            found = trees.select_rank(values, size, rank, kept)
             assert (values < found).sum() <= rank
             if not np.isnan(special):
                 assert found == np.sort(values)[rank]
-            assert (memory[:, size:] == 7).all()
+            assert (memory[size:] == 7).all()
 
 
 @pytest.mark.parametrize("size", [trees.MANY_VALUES, 1999])

@@ -15,8 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import kernels
-from closure_kmeans.arrays import largest
-from closure_kmeans.centers import CenterBuffers
 from closure_kmeans.checkpoint import check_environment, check_identity
 from closure_kmeans.clusters import Clusters, are_copies, group_by_label, move_onto_sphere
 from closure_kmeans.distributed.cluster import Cluster
@@ -47,8 +45,8 @@ from closure_kmeans.method import Method
 from closure_kmeans.nearest import sample_accuracy
 from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import Points, as_numbers, hash_rows
-from closure_kmeans.stores import Assigned, Rule, Store
+from closure_kmeans.points import Points, as_numbers, hash_rows, largest
+from closure_kmeans.stores import Assigned, CenterBuffers, Rule, Store
 from closure_kmeans.stores.layout import along, forget, on_disk
 from closure_kmeans.stores.totals import means_of, no_totals
 

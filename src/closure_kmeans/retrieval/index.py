@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from closure_kmeans import validation as check
-from closure_kmeans.arrays import check_uncut
 from closure_kmeans.files import FileFormatError, reading
+from closure_kmeans.points import check_uncut
 from closure_kmeans.retrieval import inverted
 from closure_kmeans.retrieval.collection import (
     Collection,
