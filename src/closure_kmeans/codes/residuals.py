@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans.arrays import empty_rows
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import precision, rows_per_block, unit_rows
+from closure_kmeans.points import empty_rows, precision, rows_per_block, unit_rows
 from closure_kmeans.stores.layout import forget
 
 
