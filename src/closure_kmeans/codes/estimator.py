@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,33 +15,21 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 from tqdm.auto import tqdm
 
-import closure_kmeans
 from closure_kmeans import ClosureKMeans, Iteration
 from closure_kmeans import validation as check
 from closure_kmeans.checkpoint import read_status
 from closure_kmeans.codes.encoding import BLOCK_ROWS, count_collisions, encode_by_beam, encode_greedily
-from closure_kmeans.codes.residuals import Residuals, as_floats
+from closure_kmeans.codes.report import Report, judge
+from closure_kmeans.codes.residuals import Residuals, as_floats, fit_gains
+from closure_kmeans.codes.storage import CODES, pack_codes, unpack_codes
 from closure_kmeans.files import FileFormatError, reading
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.search import CenterIndex
-from closure_kmeans.storage import RUNNING, pack_model, plain_parameters, unpack_model
-from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans.tensors import read_tensors, write_tensors
 from closure_kmeans.vectors import Vectors
 
-# Kind of the file.
-CODES = "codes"
 # Parameters that each level has like the whole.
 SHARED = ("max_size", "max_iter", "tol", "target_accuracy", "checkpoint_every", "n_threads")
-
-
-class Report(NamedTuple):
-    """Quality of the codes of some rows."""
-
-    distortion: list[float]  # after each level: the mean squared distance of a row to what its codes decode to
-    unique: float  # number of different tuples, divided by the number of rows
-    largest_group: int  # most rows that share a tuple
-    used: list[float]  # share of the centres of each level that are in use
-    perplexity: list[float]  # of each level: 2 to the entropy of its codes in bits; at most its number of centres
 
 
 @dataclass(eq=False, repr=False)
@@ -182,30 +170,30 @@ class ResidualKMeans(BaseEstimator):
         X = check.rows(X)
         rows = check.stored_rows(X) if self.memory_limit is not None else check.fitted_rows(X, self)
         weights = np.ones(1) if sample_weight is None else check.weights_like(sample_weight, rows)
+        spherical = self.metric == "cosine"
         codes = np.empty((len(rows), len(self.levels)), np.int32)
         fitted: list[ClosureKMeans] = []
         seeds = self._seeds()
         with _Progress(self) as progress:
             for number in range(len(self.levels)):
                 centers = [level.cluster_centers_ for level in fitted]
-                residuals = Residuals(
-                    rows, codes, centers, spherical=self.metric == "cosine", normalized=self.normalize_residuals
-                )
+                residuals = Residuals(rows, codes, centers, spherical=spherical, normalized=self.normalize_residuals)
                 given = self._given(rows, residuals, is_first=number == 0)
                 level = self._level(number, seeds[number], codes.nbytes, began, resume)
                 level.callback = progress.level(number)
                 try:
                     level.fit(given, sample_weight=sample_weight, resume=resume and self.checkpoint is not None)
                 except ValueError as error:
-                    if number == 0:
+                    if number == 0 or isinstance(error, FileFormatError):
                         raise
                     raise ValueError(f"in level {number + 1}, where X is the residuals: {error}") from error
                 codes[:, number] = level.labels_
-                del level.labels_, level.callback, given
+                level.callback = None
+                del level.labels_, given
                 fitted.append(level)
         gains = np.ones(len(fitted))
         if self.normalize_residuals:
-            gains = fit_gains(rows, codes, [level.cluster_centers_ for level in fitted], weights, self.metric)
+            gains = fit_gains(rows, codes, [level.cluster_centers_ for level in fitted], weights, spherical=spherical)
         validate_data(self, X, skip_check_array=True)
         self.levels_, self.gains_, self.codes_ = fitted, gains, self._numbered(codes)
         return self
@@ -303,20 +291,7 @@ class ResidualKMeans(BaseEstimator):
         given = self.level_codes(self._encode(rows) if codes is None else codes)
         if len(given) != len(rows):
             raise ValueError(f"codes must be of the {len(rows)} rows of X, got {len(given)}")
-        codebooks, errors = self.codebooks_, np.zeros(len(self.levels_))
-        for some, left in self._blocks(rows, BLOCK_ROWS):
-            for level, centers in enumerate(codebooks):
-                left -= centers[given[some, level]]
-                errors[level] += np.einsum("ij,ij->", left, left, dtype=np.float64)
-        counts = [np.bincount(given[:, level], minlength=len(centers)) for level, centers in enumerate(codebooks)]
-        repeated = count_collisions(given)
-        return Report(
-            distortion=(errors / len(rows)).tolist(),
-            unique=float(np.mean(repeated == 0)),
-            largest_group=int(repeated.max()) + 1,
-            used=[float(np.mean(count > 0)) for count in counts],
-            perplexity=[_perplexity(count) for count in counts],
-        )
+        return judge(self._blocks(rows, BLOCK_ROWS), given, self.codebooks_)
 
     def _check(self, X: ArrayLike) -> Any:
         """New rows: an array, or vectors in a file."""
@@ -365,20 +340,7 @@ class ResidualKMeans(BaseEstimator):
         The loaded model encodes and decodes like this one, bit for bit. ``codes_`` are not in the file.
         """
         check_is_fitted(self, "levels_")
-        arrays: Arrays = {"gains": self.gains_}
-        levels = []
-        for number, level in enumerate(self.levels_):
-            own, facts = pack_model(level)
-            arrays |= {f"{number}.{name}": array for name, array in own.items()}
-            levels.append(facts)
-        names = getattr(self, "feature_names_in_", None)
-        facts = {
-            "version": closure_kmeans.__version__,
-            "parameters": plain_parameters(self),
-            "levels": levels,
-            "feature_names": None if names is None else list(names),
-        }
-        write_tensors(Path(path), CODES, arrays, facts)
+        write_tensors(Path(path), CODES, *pack_codes(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -404,55 +366,9 @@ class ResidualKMeans(BaseEstimator):
         path = Path(path)
         path.stat()
         with reading(path, "codes"):
-            return cls._unpack(path, *read_tensors(path, CODES))
-
-    @classmethod
-    def _unpack(cls, path: Path, arrays: Arrays, facts: dict[str, Any]) -> Self:
-        fitted = []
-        for number, level_facts in enumerate(facts["levels"]):
-            prefix = f"{number}."
-            own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-            level = unpack_model(path, own, level_facts)
-            if not isinstance(level, ClosureKMeans) or level.metric != "euclidean":
-                raise FileFormatError(f"'{path}' must hold levels of euclidean ClosureKMeans, but holds {level!r}")
-            fitted.append(level)
-        kept = {name: value for name, value in facts["parameters"].items() if name not in RUNNING}
-        model = cls([len(level.cluster_centers_) for level in fitted], **kept)
-        model._check_parameters()
-        gains, centers = np.array(arrays["gains"]), [level.cluster_centers_ for level in fitted]
-        if gains.shape != (len(fitted),) or gains.dtype != np.float64 or not np.isfinite(gains).all():
-            raise FileFormatError(f"'{path}' must hold a finite gain for each of {len(fitted)} levels")
-        if len({(each.shape[1], each.dtype) for each in centers}) != 1:
-            raise FileFormatError(f"'{path}' must hold levels of one width and dtype")
-        model.levels_, model.gains_, model.n_features_in_ = fitted, gains, centers[0].shape[1]
-        if facts["feature_names"] is not None:
-            model.feature_names_in_ = np.array(facts["feature_names"], object)
-            if model.feature_names_in_.shape != centers[0].shape[1:]:
-                raise FileFormatError(f"'{path}' must have {centers[0].shape[1]} names of features")
+            model = unpack_codes(cls, path, *read_tensors(path, CODES))
+            model._check_parameters()
         return model
-
-
-def fit_gains(
-    rows: Any, codes: NDArray[np.int32], codebooks: Sequence[NDArray[Any]], weights: NDArray[np.float64], metric: str
-) -> NDArray[np.float64]:
-    """The factor of each codebook with which the sums of the centres are nearest to the rows, by least squares."""
-    n_levels = len(codebooks)
-    products, targets = np.zeros((n_levels, n_levels)), np.zeros(n_levels)
-    weights = np.broadcast_to(weights, len(rows))
-    for first in range(0, len(rows), BLOCK_ROWS):
-        some = slice(first, min(first + BLOCK_ROWS, len(rows)))
-        block = as_floats(rows[some], metric == "cosine", range(some.start, some.stop))
-        parts = [centers[codes[some, level]] for level, centers in enumerate(codebooks)]
-        for i in range(n_levels):
-            targets[i] += weights[some] @ np.einsum("ij,ij->i", parts[i], block, dtype=np.float64)
-            for j in range(n_levels):
-                products[i, j] += weights[some] @ np.einsum("ij,ij->i", parts[i], parts[j], dtype=np.float64)
-    return np.linalg.lstsq(products, targets)[0].astype(np.float64, copy=False)
-
-
-def _perplexity(counts: NDArray[np.int64]) -> float:
-    shares = counts[counts > 0] / counts.sum()
-    return float(np.exp(-(shares * np.log(shares)).sum()))
 
 
 class _Progress:

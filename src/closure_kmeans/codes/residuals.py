@@ -75,3 +75,27 @@ def normalize(rows: NDArray[Any]) -> NDArray[Any]:
     lengths[lengths == 0] = 1
     rows /= lengths[:, np.newaxis].astype(rows.dtype)
     return lengths
+
+
+def fit_gains(
+    rows: Any,
+    codes: NDArray[np.int32],
+    codebooks: Sequence[NDArray[Any]],
+    weights: NDArray[np.float64],
+    *,
+    spherical: bool,
+) -> NDArray[np.float64]:
+    """The factor of each codebook with which the sums of the centres are nearest to the rows, by least squares."""
+    n_levels = len(codebooks)
+    products, targets = np.zeros((n_levels, n_levels)), np.zeros(n_levels)
+    weights = np.broadcast_to(weights, len(rows))
+    n_rows = rows_per_block(rows)
+    for first in range(0, len(rows), n_rows):
+        some = slice(first, min(first + n_rows, len(rows)))
+        block = as_floats(rows[some], spherical, range(some.start, some.stop))
+        parts = [centers[codes[some, level]] for level, centers in enumerate(codebooks)]
+        for i in range(n_levels):
+            targets[i] += weights[some] @ np.einsum("ij,ij->i", parts[i], block, dtype=np.float64)
+            for j in range(n_levels):
+                products[i, j] += weights[some] @ np.einsum("ij,ij->i", parts[i], parts[j], dtype=np.float64)
+    return np.linalg.lstsq(products, targets)[0].astype(np.float64, copy=False)
