@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,9 @@ from closure_kmeans.search import CenterIndex
 from closure_kmeans.stores import Store
 from closure_kmeans.stores.memory import LocalStore
 
+if TYPE_CHECKING:
+    from closure_kmeans.checkpoint import Resume
+
 
 class Problem(NamedTuple):
     """The input of a fit, checked."""
@@ -30,6 +33,7 @@ class Problem(NamedTuple):
     weights: NDArray[np.float64]  # (n,) all above 0, or (1,) where all weigh the same
     init: str | NDArray[Any]  # "tree", "random", centres or labels
     began: float  # when ``fit`` was called
+    resume: Resume = False  # whether to go on from a checkpoint
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -94,6 +98,10 @@ class LocalKMeans(BaseKMeans, ABC):
 
     def fit(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Cluster the rows of X: see :meth:`closure_kmeans.ClosureKMeans.fit`."""
+        return self._fit(X, sample_weight)
+
+    def _fit(self, X: ArrayLike, sample_weight: ArrayLike | None, resume: Resume = False) -> Self:
+        """Check the input, cluster the rows, and label those that weigh nothing."""
         began = time.perf_counter()
         self._check_parameters()
         X = check.rows(X)
@@ -106,7 +114,7 @@ class LocalKMeans(BaseKMeans, ABC):
             init = unit_rows(init, "init") if isinstance(init, np.ndarray) and init.ndim == 2 else init
             rows = unit_rows(rows) if self.memory_limit is None else rows
         if weights.all():
-            fitted = self._solve(Problem(rows, weights, init, began))
+            fitted = self._solve(Problem(rows, weights, init, began, resume))
         elif self.memory_limit is not None:
             raise ValueError("sample_weight must be above 0 with memory_limit: leave out the rows that weigh nothing")
         else:
@@ -114,7 +122,7 @@ class LocalKMeans(BaseKMeans, ABC):
             check_uncut(X)
             others = check_array(rows[~some], dtype=None, estimator=self, input_name="X")
             init = init[some] if isinstance(init, np.ndarray) and init.ndim == 1 else init
-            fitted = self._solve(Problem(rows[some], weights[some], init, began))
+            fitted = self._solve(Problem(rows[some], weights[some], init, began, resume))
             labels = np.empty(len(rows), np.int32)
             labels[some] = fitted["labels_"]
             labels[~some], _ = fitted["_index"].find(others)

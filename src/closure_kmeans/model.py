@@ -20,7 +20,7 @@ from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import rows_per_block, shifted, unit_rows
 from closure_kmeans.search import CenterIndex
 from closure_kmeans.storage import pack_model
-from closure_kmeans.tensors import write_tensors
+from closure_kmeans.tensors import unmap, write_tensors
 
 if TYPE_CHECKING:
     from closure_kmeans.explorer.notebook import Grid
@@ -243,6 +243,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
             Whether to keep what only the training data has, too: ``labels_`` and ``history_``.
         """
         check_is_fitted(self, "cluster_centers_")
+        unmap(self, Path(path))
         write_tensors(Path(path), "model", *pack_model(self, training=training))
 
     # -- the index of the centres --------------------------------------------------------------------------------------

@@ -69,3 +69,4 @@ def compile_retrieval(model: BaseKMeans) -> None:
             query = made.make_query(keypoints, descriptors)
             made.search(query, n_rerank=2)
             align(query.places, made.places_of(0))
+        del made, query  # close the file, which Windows does not remove before

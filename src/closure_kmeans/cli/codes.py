@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import Iteration, ResidualKMeans
 from closure_kmeans import codes as library
+from closure_kmeans.checkpoint import Resume
 from closure_kmeans.cli import Interrupted, options
 from closure_kmeans.cli.common import (
     LABEL,
@@ -78,6 +79,9 @@ def codes() -> None:
     "--checkpoint-every", type=options.duration, metavar="TIME", default="60s", help="Time between checkpoints."
 )
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint, if there is one.")
+@click.option(
+    "--resume-anyway", is_flag=True, help="--resume, also with another processor, BLAS or version: the bits may differ."
+)
 @options.manner
 def fit(
     vectors: str,
@@ -85,11 +89,13 @@ def fit(
     output: str,
     codes_file: str | None,
     resume: bool,
+    resume_anyway: bool,
     manner: options.Manner,
     **settings: Any,
 ) -> None:
     """Fit the levels to VECTORS: a file, a folder of files, or - for an .npy file from standard input."""
-    if resume and settings["checkpoint"] is None:
+    go_on: Resume = "anyway" if resume_anyway else resume
+    if go_on and settings["checkpoint"] is None:
         raise click.UsageError("--resume needs --checkpoint: where the fit was saved")
     keep_apart([vectors], [output, codes_file])
     rows = read_vectors(vectors, name)
@@ -100,7 +106,7 @@ def fit(
         model.set_params(callback=_write_iteration)
     try:
         with long_work():
-            model.fit(rows, resume=resume)
+            model.fit(rows, resume=go_on)
     except KeyboardInterrupt:
         kept = settings["checkpoint"]
         advice = "--checkpoint would have kept what was done" if kept is None else f"go on from '{kept}' by --resume"

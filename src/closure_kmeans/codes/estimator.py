@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from closure_kmeans import ClosureKMeans, Iteration
 from closure_kmeans import validation as check
-from closure_kmeans.checkpoint import read_status
+from closure_kmeans.checkpoint import Resume, check_resume, read_status
 from closure_kmeans.codes.encoding import BLOCK_ROWS, count_collisions, encode_by_beam, encode_greedily
 from closure_kmeans.codes.report import Report, judge
 from closure_kmeans.codes.residuals import Residuals, as_floats, fit_gains
@@ -146,7 +146,7 @@ class ResidualKMeans(BaseEstimator):
     # -- fit -----------------------------------------------------------------------------------------------------------
 
     def fit(
-        self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None, *, resume: bool = False
+        self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None, *, resume: Resume = False
     ) -> Self:
         """Fit the levels, one after the other.
 
@@ -159,14 +159,12 @@ class ResidualKMeans(BaseEstimator):
         y : ignored
         sample_weight : (n,) array, default=None
             Weights of the rows.
-        resume : bool, default=False
+        resume : bool or "anyway", default=False
             Go on from ``checkpoint`` if there is one: see :meth:`ClosureKMeans.fit`.
         """
         began = time.perf_counter()
         self._check_parameters()
-        check.boolean("resume", resume)
-        if resume and self.checkpoint is None:
-            raise ValueError("resume=True needs checkpoint: where the fit was saved")
+        check_resume(resume, "checkpoint", self.checkpoint)
         X = check.rows(X)
         rows = check.stored_rows(X) if self.memory_limit is not None else check.fitted_rows(X, self)
         weights = np.ones(1) if sample_weight is None else check.weights_like(sample_weight, rows)
@@ -182,7 +180,7 @@ class ResidualKMeans(BaseEstimator):
                 level = self._level(number, seeds[number], codes.nbytes, began, resume)
                 level.callback = progress.level(number)
                 try:
-                    level.fit(given, sample_weight=sample_weight, resume=resume and self.checkpoint is not None)
+                    level.fit(given, sample_weight=sample_weight, resume=resume)
                 except ValueError as error:
                     if number == 0 or isinstance(error, FileFormatError):
                         raise
@@ -208,7 +206,7 @@ class ResidualKMeans(BaseEstimator):
         with Threads(count_threads(self.n_threads)) as threads:
             return residuals.hold(dtype, threads)
 
-    def _level(self, number: int, seed: Any, code_bytes: int, began: float, resume: bool) -> ClosureKMeans:
+    def _level(self, number: int, seed: Any, code_bytes: int, began: float, resume: Resume) -> ClosureKMeans:
         """The estimator of a level."""
         settings: dict[str, Any] = {name: getattr(self, name) for name in SHARED}
         if self.max_time is not None:

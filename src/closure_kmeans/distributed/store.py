@@ -137,14 +137,14 @@ class DaskStore(Store[StoredLabels, FreshLeaves]):
 
     # -- the state -----------------------------------------------------------------------------------------------------
 
-    def restore(self, saved: str) -> tuple[StoredState, bool]:
-        """The state in a file of centres, and whether the fit had converged."""
+    def restore(self, saved: str, *, anyway: bool) -> tuple[StoredState, bool]:
+        """The state in a file of centres, and whether the fit had converged; ``anyway`` in another environment, too."""
         with reading(self._folder.fetch(saved), "centres"):
             arrays, facts = self._folder.map_tensors(saved, "centers")
             check_identity(f"'{self._folder}'", facts["identity"], self._identity)
-            check_environment(
-                f"the fit in '{self._folder}'", facts["environment"], self._environment, "remove it to start over"
-            )
+            what = f"the fit in '{self._folder}'"
+            own = self._environment
+            check_environment(what, facts["environment"], own, "remove it to start over", anyway=anyway)
             loaded = {name: np.array(array) for name, array in arrays.items()}
             self.history = [Iteration(*record) for record in facts["history"]]
             self._rng.bit_generator.state = facts["generator"]

@@ -35,6 +35,7 @@ class RankMemory(NamedTuple):
     """Memory for selecting a rank among at most m values."""
 
     kept: Array  # (m,)
+    chosen: Array  # (m,) flags
     order: Array  # (RANK_SAMPLE,)
 
 
@@ -55,7 +56,11 @@ class NodeMemory(NamedTuple):
 
 def rank_memory(n_values: int, dtype: DTypeLike) -> RankMemory:
     """Memory for selecting a rank."""
-    return RankMemory(kept=np.empty(n_values, dtype), order=np.empty(RANK_SAMPLE, dtype))
+    return RankMemory(
+        kept=np.empty(n_values, dtype),
+        chosen=np.empty(n_values, np.uint8),
+        order=np.empty(RANK_SAMPLE, dtype),
+    )
 
 
 def node_memory(n_rows: int, n_samples: int, like: Array) -> NodeMemory:
@@ -110,7 +115,7 @@ def grow_nodes(
             principal_direction(memory)
             project(rows, offset, node, memory)
             threshold = select_rank(memory.values, node.shape[0], n_left, memory.rank)
-            split_stably(node, memory.values, threshold, n_left, memory.moved)
+            split_stably(node, memory.values, threshold, n_left, memory.rank.chosen, memory.moved)
             stack[top, 0], stack[top, 1], stack[top, 2] = low, middle, depth + 1
             stack[top + 1, 0], stack[top + 1, 1], stack[top + 1, 2] = middle, high, depth + 1
             top += 2
@@ -137,13 +142,17 @@ def principal_direction(memory: NodeMemory) -> None:
     sample, direction, basis, scatter = memory.sample, memory.direction, memory.basis, memory.scatter
     size, n_features = sample.shape
     farthest, largest = center_sample(sample, direction)
+    if largest == 0:
+        for t in range(n_features):
+            direction[t] = 0
+        return
     n_steps = 0
     for i in range(LANCZOS_STEPS):
         for j in range(LANCZOS_STEPS):
             scatter[i, j] = 0
     for t in range(n_features):
         basis[0, t] = sample[farthest, t] / np.sqrt(largest)
-    while n_steps < LANCZOS_STEPS and largest > 0:
+    while n_steps < LANCZOS_STEPS:
         step = n_steps
         n_steps += 1
         apply_scatter(sample, basis[step], largest, memory.products, direction)
@@ -258,10 +267,10 @@ def project(rows: Array, offset: Array, node: Array, memory: NodeMemory) -> None
 def select_rank(values: Array, n_values: int, rank: int, memory: RankMemory) -> Any:
     """Select the value of a given rank, from 0, among the first ``n_values``.
 
-    Quickselect whose loops have no branches. Values equal to the pivot are dropped in every round, so it ends on any
-    input. Of many values, only the values around the rank are kept, in one pass.
+    Quickselect without branches: a loop that vectorises says which values stay. Values equal to the pivot are dropped
+    in every round, so it ends on any input. Of many values, only the values around the rank are kept, in one pass.
     """
-    kept = memory.kept
+    kept, chosen = memory.kept, memory.chosen
     size, n_below = 0, 0
     if n_values >= MANY_VALUES:
         n_below, size = keep_around(values, n_values, rank, memory)
@@ -280,21 +289,16 @@ def select_rank(values: Array, n_values: int, rank: int, memory: RankMemory) -> 
         for i in range(size):
             n_less += kept[i] < pivot
             n_more += kept[i] > pivot
-        n_kept = 0
         if rank < n_less:
             for i in range(size):
-                value = kept[i]
-                kept[n_kept] = value
-                n_kept += value < pivot
+                chosen[i] = kept[i] < pivot
         elif rank >= size - n_more:
             rank -= size - n_more
             for i in range(size):
-                value = kept[i]
-                kept[n_kept] = value
-                n_kept += value > pivot
+                chosen[i] = kept[i] > pivot
         else:
             return pivot
-        size = n_kept
+        size = keep_chosen(kept, size, chosen, kept)
 
 
 @part
@@ -303,7 +307,7 @@ def keep_around(values: Array, n_values: int, rank: int, memory: RankMemory) -> 
 
     Returns the number of values below them and the number kept. The value of the rank is nearly always among them.
     """
-    order, kept = memory.order, memory.kept
+    order, chosen = memory.order, memory.chosen
     for i in range(RANK_SAMPLE):  # insertion sort
         value = values[i * (n_values // RANK_SAMPLE)]
         place = i
@@ -312,16 +316,24 @@ def keep_around(values: Array, n_values: int, rank: int, memory: RankMemory) -> 
             place -= 1
         order[place] = value
     place = rank * RANK_SAMPLE // n_values
-    number = values.dtype.type
+    number = values.dtype.type  # numbers of one type vectorise
     low = order[place - RANK_MARGIN] if place >= RANK_MARGIN else number(-np.inf)
     high = order[place + RANK_MARGIN] if place + RANK_MARGIN < RANK_SAMPLE else number(np.inf)
-    n_below, n_kept = 0, 0
+    n_below = 0
     for i in range(n_values):
-        value = values[i]
-        n_below += value < low
-        kept[n_kept] = value
-        n_kept += 1 - ((value < low) | (value > high))
-    return n_below, n_kept
+        n_below += values[i] < low
+        chosen[i] = 1 - ((values[i] < low) | (values[i] > high))
+    return n_below, keep_chosen(values, n_values, chosen, memory.kept)
+
+
+@part
+def keep_chosen(values: Array, n_values: int, chosen: Array, kept: Array) -> Any:
+    """Put the first values whose flags are 1 side by side, in place or elsewhere; return how many there are."""
+    n_kept = np.uintp(0)  # a number without sign needs no check for negative indices
+    for i in range(n_values):
+        kept[n_kept] = values[i]
+        n_kept += np.uintp(chosen[i])
+    return np.intp(n_kept)
 
 
 @part
@@ -331,24 +343,26 @@ def median(a: Any, b: Any, c: Any) -> Any:
 
 
 @part
-def split_stably(node: Array, values: Array, threshold: Any, n_left: int, moved: Array) -> None:
+def split_stably(node: Array, values: Array, threshold: Any, n_left: int, goes_left: Array, moved: Array) -> None:
     """Move the ``n_left`` smallest members to the front; both sides keep their order.
 
     Of the members equal to the threshold, the first ones go left, as many as are needed: any input splits evenly.
     """
-    size = node.shape[0]
     n_ties = n_left
-    for i in range(size):
+    for i in range(node.shape[0]):
+        goes_left[i] = values[i] < threshold
         n_ties -= values[i] < threshold
-    n_here, n_moved = 0, 0
-    for i in range(size):
+    for i in range(node.shape[0]):
+        if n_ties == 0:
+            break
+        if not (values[i] < threshold or values[i] > threshold):
+            goes_left[i] = 1
+            n_ties -= 1
+    n_here = np.uintp(0)
+    for i in range(node.shape[0]):
         member = node[i]
-        is_tie = 1 - ((values[i] < threshold) | (values[i] > threshold))
-        goes_left = (values[i] < threshold) | (is_tie & (n_ties > 0))
-        n_ties -= is_tie & goes_left
         node[n_here] = member
-        n_here += goes_left
-        moved[n_moved] = member
-        n_moved += 1 - goes_left
-    for i in range(n_moved):
-        node[n_here + i] = moved[i]
+        moved[np.uintp(i) - n_here] = member
+        n_here += np.uintp(goes_left[i])
+    for i in range(n_left, node.shape[0]):
+        node[i] = moved[i - n_left]

@@ -37,7 +37,7 @@ from closure_kmeans.retrieval.verification import (
     select_places,
 )
 from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, pack_vocabulary, unpack_vocabulary
-from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans.tensors import Arrays, read_tensors, unmap, write_tensors
 
 # Kind of the file, and the names of the fields of ``Places`` in it.
 INDEX, PLACES = "image index", ("region_words", "keypoints", "offsets")
@@ -227,6 +227,7 @@ class ImageIndex:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index into one file, atomically."""
         check_uncut(self._inverted.images)
+        unmap(self, Path(path))
         arrays, facts = pack_vocabulary(self.vocabulary)
         arrays |= self._inverted._asdict() | dict(zip(PLACES, self._places, strict=True))
         arrays |= {"names": pack_names(self.names), "folder_of": self._folder_of}
