@@ -168,6 +168,19 @@ def format_line(row: dict[str, Any]) -> list[str]:
     ]
 
 
+def describe(rows: list[dict[str, Any]]) -> str:
+    """A table for each data set and its levels."""
+    text = (
+        "# Codes\n\nThe distortion is the mean squared distance of a row to the sum of its centres. faiss.Kmeans: "
+        f"{ITERATIONS} iterations over all rows at each level. The last column is the distortion with a beam of {BEAM}, "
+        "against the codes of the same rows before it.\n"
+    )
+    for title, levels in dict.fromkeys((row["rows"], tuple(row["levels"])) for row in rows):
+        lines = [format_line(row) for row in rows if (row["rows"], tuple(row["levels"])) == (title, levels)]
+        text += f"\n{title} into {' x '.join(map(str, levels))}:\n\n{markdown_table(HEADER, lines)}\n"
+    return text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.codes", description=__doc__.split("\n")[0])
     data.add_data_option(parser)
@@ -201,13 +214,7 @@ def main() -> None:
             if not any(key.items() <= row.items() for row in read_rows(path)):
                 append_row(path, key | measure(method, X, levels, seed, arguments.beam_rows) | about)
                 print(*format_line(read_rows(path)[-1]), sep="  ", flush=True)
-    lines = [format_line(row) for row in read_rows(path) if job.items() <= row.items()]
-    text = (
-        f"# Codes\n\n{title} into {levels}. The distortion is the mean squared distance of a row to the sum of its "
-        f"centres. faiss.Kmeans: {ITERATIONS} iterations over all rows at each level. The last column is the "
-        f"distortion with a beam of {BEAM}, against the codes of the same rows before it.\n\n"
-        f"{markdown_table(HEADER, lines)}\n"
-    )
+    text = describe(read_rows(path))
     path.with_suffix(".md").write_text(text)
     print(f"\n{text}")
 

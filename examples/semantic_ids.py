@@ -54,7 +54,6 @@ for name, others in (("its nearest neighbour", neighbours), ("any other", strang
     shared = [(codes[:, :n] == codes[others, :n]).all(axis=1).mean() for n in (1, 2, 3)]
     plt.plot((1, 2, 3), shared, marker="o", label=f"with {name}")
     print(f"share a prefix with {name}:", np.round(shared, 3).tolist())
-plt.xticks((1, 2, 3))
 plt.xlabel("numbers in the prefix")
 plt.legend()
 plt.show()
