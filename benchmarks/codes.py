@@ -172,8 +172,8 @@ def describe(rows: list[dict[str, Any]]) -> str:
     """A table for each data set and its levels."""
     text = (
         "# Codes\n\nThe distortion is the mean squared distance of a row to the sum of its centres. faiss.Kmeans: "
-        f"{ITERATIONS} iterations over all rows at each level. The last column is the distortion with a beam of {BEAM}, "
-        "against the codes of the same rows before it.\n"
+        f"{ITERATIONS} iterations over all rows at each level. The last column is with a beam of {BEAM}, "
+        "against the other codes of the same rows.\n"
     )
     for title, levels in dict.fromkeys((row["rows"], tuple(row["levels"])) for row in rows):
         lines = [format_line(row) for row in rows if (row["rows"], tuple(row["levels"])) == (title, levels)]
