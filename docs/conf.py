@@ -71,6 +71,7 @@ GUIDES = [
     "ivf_quantizer.py",
     "colbert_centroids.py",
     "deduplicate_text.py",
+    "semantic_ids.py",
     "colmap_vocabulary.py",
     "browse_images.py",
     "larger_than_memory.py",
@@ -78,7 +79,7 @@ GUIDES = [
     "from_other_libraries.py",
 ]
 # Guides that are left out where what they need is not installed.
-AWAITED = {"deduplicate_text.py": "wordllama"}
+AWAITED = {"deduplicate_text.py": "wordllama", "semantic_ids.py": "wordllama"}
 waiting = [re.escape(name) for name, module in AWAITED.items() if find_spec(module) is None]
 
 sphinx_gallery_conf = {

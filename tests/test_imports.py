@@ -10,7 +10,7 @@ import pytest
 import closure_kmeans
 
 PACKAGE = Path(closure_kmeans.__file__).parent
-OUTER = ("baselines", "cli", "distributed", "explorer", "features", "retrieval")
+OUTER = ("baselines", "cli", "codes", "distributed", "explorer", "features", "retrieval")
 CORE = [path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in OUTER]
 # Applications of the library, which may use all of it.
 APPLICATIONS = {"__main__.py", "warmup.py"}

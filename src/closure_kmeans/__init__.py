@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from closure_kmeans.codes import ResidualKMeans
     from closure_kmeans.estimator import ClosureKMeans
     from closure_kmeans.iteration import Iteration
     from closure_kmeans.method import PAPER, Method
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-__all__ = ["PAPER", "CenterIndex", "ClosureKMeans", "Iteration", "Method", "__version__", "load"]
+__all__ = ["PAPER", "CenterIndex", "ClosureKMeans", "Iteration", "Method", "ResidualKMeans", "__version__", "load"]
 
 # scikit-learn takes a second to import: only those who use it wait for it.
 _HOMES = {
@@ -21,6 +22,7 @@ _HOMES = {
     "Iteration": "closure_kmeans.iteration",
     "Method": "closure_kmeans.method",
     "PAPER": "closure_kmeans.method",
+    "ResidualKMeans": "closure_kmeans.codes",
     "load": "closure_kmeans.storage",
 }
 

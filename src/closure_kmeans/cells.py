@@ -189,13 +189,6 @@ def group_centers(offset: NDArray[Any], centers: NDArray[Any], threads: Threads)
     return make_cells(centers, offset, store.order[members], starts, middles, choose_axes(centers))
 
 
-def one_cell(centers: NDArray[Any], offset: NDArray[Any]) -> Cells:
-    """All centres in one cell."""
-    ids = np.arange(len(centers), dtype=np.int32)
-    middles, no_axes = np.zeros((1, len(offset)), centers.dtype), np.empty((len(offset), 0))
-    return make_cells(centers, offset, ids, np.array([0, len(centers)]), middles, no_axes)
-
-
 def make_cells(
     centers: NDArray[Any],
     offset: NDArray[Any],

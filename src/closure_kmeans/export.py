@@ -101,7 +101,11 @@ def save_faiss(path: str | os.PathLike[str], model: BaseKMeans, *, graph: bool |
     ...     faiss.read_index(f"{folder}/words.faiss").nlist
     2
     """
-    index = to_faiss(model, graph=graph)
+    write_faiss(path, to_faiss(model, graph=graph))
+
+
+def write_faiss(path: str | os.PathLike[str], index: Any) -> None:
+    """Write an index of FAISS into a file, atomically."""
     with replacing(Path(path)) as beside:
         try:
             library("faiss", "faiss", "an index of FAISS").write_index(index, str(beside))

@@ -273,8 +273,9 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
     def _check(self, X: ArrayLike) -> NDArray[Any]:
         """New rows as the metric sees them."""
         check_is_fitted(self, "cluster_centers_")
-        given = check.native(check.rows(X))
-        rows = check.side_by_side(validate_data(self, given, dtype=check.DTYPES, reset=False, ensure_all_finite=False))
+        given = check.rows(X)
+        rows = check.fitted_rows(given, self)
+        validate_data(self, given, reset=False, skip_check_array=True)
         rows = unit_rows(rows) if self.metric == "cosine" else rows
         check.new_rows(rows, self.cluster_centers_[0])
         return rows

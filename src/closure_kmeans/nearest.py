@@ -13,6 +13,8 @@ from closure_kmeans.points import Points, as_numbers, rows_per_block, shifted
 
 # Rows and centres in one matrix product; both fit into the second-level cache.
 SEARCH_ROWS, SEARCH_CENTERS = 256, 512
+# Rows that are compared with all centres at once, where several centres are looked for.
+SEVERAL_ROWS = 64
 # Rows of a fit that show how rows lie to the centres: see ``CenterIndex``.
 SAMPLE_ROWS = 2000
 # Rows that show the accuracy of an assignment: it is known to half a percent or better.
@@ -42,6 +44,31 @@ def nearest_centers(
                     products = centers[center : center + SEARCH_CENTERS] @ rows.T
                 kernels.rows.keep_nearest(products, norms, center, best, second, labels[block])
             kernels.rows.settle_nearest(rows, centers, norms.max(), best, second, labels[block], distances[block])
+
+    threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X), threads))
+    return labels, distances
+
+
+def several_nearest_centers(
+    X: NDArray[Any], centers: NDArray[Any], offset: NDArray[Any], n_nearest: int, threads: Threads
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The nearest of all centres of each row in ascending order, or all, and the squared distances to them.
+
+    The centres are relative to ``offset``, which is subtracted from the rows.
+    """
+    n_nearest = min(n_nearest, len(centers))
+    norms = np.einsum("ij,ij->i", centers, centers)
+    labels = np.empty((len(X), n_nearest), np.int32)
+    distances = np.empty((len(X), n_nearest), np.float64)
+
+    def search(begin: int, end: int) -> None:
+        best = np.empty(n_nearest, centers.dtype)
+        for first in range(begin, end, SEVERAL_ROWS):
+            block = slice(first, min(first + SEVERAL_ROWS, end))
+            rows = shifted(X[block], offset)
+            with np.errstate(over="ignore", invalid="ignore"):
+                scores = norms - 2 * (rows @ centers.T)
+            kernels.cells.settle_several(rows, centers, norms, scores, best, labels[block], distances[block])
 
     threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X), threads))
     return labels, distances

@@ -25,11 +25,10 @@ from closure_kmeans.cells import (
     count_probes,
     group_centers,
     make_cells,
-    one_cell,
     visit_nearest,
     visit_several,
 )
-from closure_kmeans.nearest import SAMPLE_ROWS, nearest_centers
+from closure_kmeans.nearest import SAMPLE_ROWS, nearest_centers, several_nearest_centers
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import precision, shifted
 from closure_kmeans.trees import grow_partition
@@ -167,7 +166,7 @@ class CenterIndex:
                 return labels[:, np.newaxis], distances[:, np.newaxis]
             if len(self.centers) <= MANY_CENTERS:
                 offset, centers = self.relative(dtype)
-                return visit_several(rows, one_cell(centers, offset), 1, n_nearest, threads)
+                return several_nearest_centers(rows, centers, offset, n_nearest, threads)
             return visit_several(rows, self.grouped(dtype, threads), self._count_probes(threads), n_nearest, threads)
 
     def relative(self, dtype: DTypeLike) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -291,3 +290,4 @@ def compile_cells(X: NDArray[Any], centers: NDArray[Any]) -> None:
     with Threads(count_threads(None)) as threads:
         cells = index.grouped(precision(X.dtype), threads)
         visit_nearest(X, cells, len(cells.middles), threads)
+        visit_several(X, cells, len(cells.middles), 2, threads)

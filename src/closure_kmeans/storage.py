@@ -179,7 +179,7 @@ def _find_class(name: str) -> type[BaseKMeans] | None:
     """The class of a name."""
     for module in map(import_module, HOMES):
         found = getattr(module, name) if name in module.__all__ else None
-        if isinstance(found, type) and hasattr(found, "save"):
+        if isinstance(found, type) and hasattr(found, "save") and hasattr(found, "predict"):
             return found
     return None
 

@@ -18,6 +18,7 @@ from sklearn.utils import check_array, check_random_state
 from closure_kmeans.method import Method
 from closure_kmeans.points import check_uncut, check_values, hash_rows, precision, squares_to, unmasked
 from closure_kmeans.vectors import open_vectors
+from closure_kmeans.vectors.inputs import as_rows, without_names
 
 # Types of rows that are not converted; all others become the first.
 DTYPES = (np.float64, np.float32, np.float16, np.uint8, np.int8)
@@ -25,13 +26,17 @@ DTYPES = (np.float64, np.float32, np.float16, np.uint8, np.int8)
 # Point and cluster ids are 32 bits wide.
 MAX_ROWS = 2**31 - 1
 
-# How to get an array from an object that holds rows, by the package of its class.
+# What ``fit`` takes, for errors about other objects.
+TAKEN = (
+    "an array, a tensor, a frame or table of numbers, a column of lists of one length, a data set with one, "
+    "or an iterator of batches"
+)
+# How to get that from other objects, by the package of their class.
 ROWS_IN = {
-    "datasets": "one column as an array, such as X.with_format('numpy')[:]['embedding']",
+    "datasets": "one split, such as X['train']",
     "h5py": "one data set in it, such as X['train']",
-    "lance": "one column as an array, such as np.stack(X.to_table(columns=['vector'])['vector'].to_numpy())",
-    "pyarrow": "one column of lists as an array, by np.stack(column.to_numpy())",
-    "torch": "all rows in one tensor, such as torch.cat of the batches",
+    "polars": "X.collect()",
+    "torch": "an iterator of its batches, if they are tensors: iter(X)",
 }
 
 
@@ -78,9 +83,9 @@ def dtype(value: Any, fit: str) -> None:
 
 
 def rows(X: Any) -> Any:
-    """An array of rows, or what NumPy makes one of: not a path, nor an object that holds rows among other things.
+    """Rows as an array, ``Vectors``, or what scikit-learn makes an array of, such as a frame: with its names.
 
-    A polars Series of arrays has one dimension, as an array it has two: scikit-learn would not find its width.
+    Batches are written to a temporary file: rows are to be passed here once.
     """
     if isinstance(X, str | os.PathLike):
         path = os.fspath(X)
@@ -89,10 +94,12 @@ def rows(X: Any) -> Any:
         )
     if issparse(X):
         raise TypeError(f"X must be dense, got a sparse {type(X).__name__}: convert it, with X.toarray()")
-    packages = (kind.__module__.partition(".")[0] for kind in type(X).__mro__)
-    package = next((package for package in packages if package in ROWS_IN), None)
-    if package is not None and not _becomes_an_array(X):
-        raise TypeError(f"X must be an array of rows, got a {package}.{type(X).__name__}: pass {ROWS_IN[package]}")
+    X = as_rows(X)
+    if not _becomes_an_array(X):
+        package = type(X).__module__.partition(".")[0]
+        packages = [kind.__module__.partition(".")[0] for kind in type(X).__mro__]
+        hint = next((f": pass {ROWS_IN[package]}" for package in packages if package in ROWS_IN), "")
+        raise TypeError(f"X must be {TAKEN}, got a {package}.{type(X).__name__}{hint}")
     check_uncut(X)
     if hasattr(X, "__array__") and not isinstance(getattr(X, "dtype", None), np.dtype):
         return X if len(getattr(X, "shape", ())) == 2 else np.asarray(X)
@@ -108,29 +115,30 @@ def fitted_rows(X: Any, estimator: BaseEstimator) -> NDArray[Any]:
 
 def stored_rows(X: Any) -> Any:
     """The rows of a fit with a memory limit: a memory map, vectors in a file, or an array."""
-    found = open_vectors(X) if hasattr(X, "shape") else check_array(X, dtype=DTYPES, ensure_all_finite=False)
+    X = without_names(X)
+    found = open_vectors(X) if hasattr(X, "dtype") else check_array(X, dtype=DTYPES, ensure_all_finite=False)
     dtype(found.dtype, "with memory_limit")
     return found
 
 
 def _becomes_an_array(X: Any) -> bool:
-    """Whether NumPy makes numbers of an object of another library, and not one object of each row."""
-    if not hasattr(X, "__array__"):
-        return isinstance(X, Sequence)
-    types = X.schema.types if hasattr(X, "schema") else [getattr(X, "type", None)]
-    return not any(getattr(kind, "num_fields", 0) for kind in types)  # Arrow's lists
+    """Whether scikit-learn makes rows of an object, or says itself why not."""
+    is_rows = all(hasattr(X, name) for name in ("shape", "dtype", "__getitem__"))
+    return is_rows or isinstance(X, Sequence) or hasattr(X, "__array__") or X is None or np.isscalar(X)
 
 
 def native(X: ArrayLike) -> ArrayLike:
     """Rows whose bytes are in the order of this machine, which all others would be widened for; none is masked."""
-    X = unmasked("X", X)
+    X = unmasked("X", without_names(X))
     if isinstance(X, np.ndarray) and not X.dtype.isnative:
         return X.astype(X.dtype.newbyteorder("="))
     return X
 
 
-def new_rows(X: NDArray[Any], center: NDArray[Any]) -> None:
+def new_rows(X: NDArray[Any], center: NDArray[Any], first: int = 0) -> None:
     """New rows must be finite, and so must their squared distances to a centre, in the precision of their dtype.
+
+    ``first`` is the number of the first one, for errors.
 
     One sum shows that of nearly all rows: |x - c|^2 is at most 2 |x|^2 + 2 |c|^2. Where it overflows, each row is
     looked at.
@@ -144,7 +152,7 @@ def new_rows(X: NDArray[Any], center: NDArray[Any]) -> None:
         elif X.dtype.kind == "f":  # float16: no square of it overflows
             total = X.sum(dtype=np.float64)
         if not np.isfinite(2 * (total + np.einsum("i,i", center, center))):
-            check_values(X, squares_to(X, center))
+            check_values(X, squares_to(X, center), first)
 
 
 def n_bytes(name: str, value: object) -> int:

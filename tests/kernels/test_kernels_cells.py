@@ -114,6 +114,27 @@ def test_search_several(dtype, whole, n_probes, n_nearest):
     np.testing.assert_array_equal(distances[:, 0], one_distance)
 
 
+@both_precisions
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("n_nearest", [1, 2, 5, 30])
+def test_settle_several(dtype, whole, n_nearest):
+    """Also where scores are wrong by as much as they may be by rounding, or not a number."""
+    rng = np.random.default_rng(0)
+    draw = (lambda *shape: rng.integers(0, 4, shape)) if whole else (lambda *shape: rng.normal(size=shape))
+    rows, centers = draw(50, 3).astype(dtype), draw(30, 3).astype(dtype)
+    norms = (centers**2).sum(1)
+    scores = norms - 2 * rows @ centers.T
+    scores += np.finfo(dtype).eps * norms.max() * rng.choice([-1, 1], scores.shape).astype(dtype)
+    scores[7] = np.nan
+    labels, distances = np.empty((50, n_nearest), np.int32), np.empty((50, n_nearest))
+    best = np.empty(n_nearest, dtype)
+    cell_kernels.settle_several(rows, centers, norms, scores, best, labels, distances)
+    squares = reference.squared_distances(rows, centers)
+    expected = np.argsort(squares, axis=1, kind="stable")[:, :n_nearest]
+    np.testing.assert_array_equal(labels, expected)
+    np.testing.assert_allclose(distances, np.take_along_axis(squares, expected, axis=1), rtol=1e-12)
+
+
 @pytest.mark.parametrize(("best", "choice"), [(5.0, 0), (3.0, 0), (4.0, 2), (4.0, 0)])
 def test_is_nearer(best, choice):
     """A centre at distance 4, which is of the second lowest id."""

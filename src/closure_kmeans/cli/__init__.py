@@ -20,6 +20,7 @@ COMMANDS = {
     "evaluate": ("predict", "Tell how well MODEL fits VECTORS."),
     "info": ("info", "Tell what is in a file."),
     "export": ("export", "Write MODEL for other tools."),
+    "codes": ("codes", "Make semantic ids by residual k-means."),
     "retrieval": ("retrieval", "Find images by an image."),
     "explore": ("explore", "Look at clusters, a fit and an index, in a browser."),
     "report": ("explore", "Write the clusters into one HTML file, to send to somebody."),

@@ -36,28 +36,16 @@ def some_of(allowed: Collection[str], *names: str, **settings: Any) -> Callable[
     return click.option(*names, type=choose, metavar="A,B,...", **settings)
 
 
-def numbers(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    """An option of whole numbers, separated by commas."""
-
-    def read(text: str) -> list[int]:
-        try:
-            return [int(part) for part in text.split(",")]
-        except ValueError:
-            raise click.BadParameter(f"'{text}' must be whole numbers separated by commas") from None
-
-    return click.option(*names, type=read, metavar="N,N,...", **settings)
-
-
 with_plan = options.together(
     "plan",
     Plan,
-    numbers("--n-words", "words", default="10000,100000", help="Sizes of codebooks."),
+    options.numbers("--n-words", "words", default="10000,100000", help="Sizes of codebooks."),
     some_of(METHODS, "--methods", default="closure", help="Methods to compare."),
     some_of(("l1", "l2"), "--norms", default="l1", help="Norms to compare."),
-    numbers("--seeds", default="0", help="Seeds to repeat it with."),
-    numbers("--levels", default="1", help="Scoring levels of hkm."),
+    options.numbers("--seeds", default="0", help="Seeds to repeat it with."),
+    options.numbers("--levels", default="1", help="Scoring levels of hkm."),
     with_nearest,
-    numbers(
+    options.numbers(
         "--subsets",
         "images",
         callback=lambda _context, _option, sizes: sizes or (None,),

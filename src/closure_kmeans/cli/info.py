@@ -24,7 +24,7 @@ from closure_kmeans.vectors import open_vectors
 @options.name
 @options.json
 def info(path: str, name: str | None, as_json: bool) -> None:
-    """PATH is a model, a checkpoint, an index of images, or vectors."""
+    """PATH is a model, a model of codes, a checkpoint, an index of images, or vectors."""
     if Path(path).suffix == ".index":
         facts = _about_index(path)
     elif Path(path).suffix == ".safetensors":
@@ -38,8 +38,11 @@ def info(path: str, name: str | None, as_json: bool) -> None:
 
 def _about_tensors(path: str) -> dict[str, Any]:
     with reading(Path(path), "a model"):
-        if read_any_facts(Path(path))["kind"] == "checkpoint":
-            return describe_checkpoint(path)
+        kind = read_any_facts(Path(path))["kind"]
+    if kind == "checkpoint":
+        return describe_checkpoint(path)
+    if kind == "codes":
+        return _about_codes(path)
     model = closure_kmeans.load(path)
     centers = model.cluster_centers_
     return {
@@ -52,6 +55,18 @@ def _about_tensors(path: str) -> dict[str, Any]:
         "iterations": model.n_iter_,
         "stopped by": model.stopped_by_,
         "labels": hasattr(model, "labels_"),
+        "bytes": Path(path).stat().st_size,
+    }
+
+
+def _about_codes(path: str) -> dict[str, Any]:
+    model = closure_kmeans.ResidualKMeans.load(path)
+    return {
+        "kind": "codes",
+        "method": " ".join(repr(model).split()),
+        "levels": [len(level.cluster_centers_) for level in model.levels_],
+        "features": model.n_features_in_,
+        "stopped by": [level.stopped_by_ for level in model.levels_],
         "bytes": Path(path).stat().st_size,
     }
 

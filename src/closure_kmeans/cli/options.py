@@ -101,6 +101,18 @@ def output(
     return click.option(*names, type=check, metavar="FILE", **settings)
 
 
+def numbers(*names: str, **settings: Any) -> Callable[[Command], Command]:
+    """An option of whole numbers, separated by commas."""
+
+    def read(text: str) -> list[int]:
+        try:
+            return [int(part) for part in text.split(",")]
+        except ValueError:
+            raise click.BadParameter(f"'{text}' must be whole numbers separated by commas") from None
+
+    return click.option(*names, type=read, metavar="N,N,...", **settings)
+
+
 def together(name: str, kind: Any, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Arguments and options that reach the command as one value, ``name``, whose fields they are."""
 

@@ -240,6 +240,35 @@ def search_several(
                 insert_nearest(squared_distance(rows[i], cells.centers[j]), cells.ids[j], labels[i], distances[i])
 
 
+@kernel
+def settle_several(
+    rows: Array, centers: Array, norms: Array, scores: Array, best: Array, labels: Array, distances: Array
+) -> None:
+    """Nearest of all centres of each row in ascending order, one for each column of ``labels``.
+
+    ``scores`` are ‖c‖² − 2 x·c. Centres whose scores are, but for rounding, among the least are compared in double
+    precision, so that the result is a pure function of each row. ``best`` has a place for each column.
+    """
+    last = best.shape[0] - 1
+    largest_norm = norms.max()
+    for i in range(rows.shape[0]):
+        best[:] = np.inf
+        for j in range(centers.shape[0]):
+            if scores[i, j] < best[last]:
+                place = last
+                while place > 0 and scores[i, j] < best[place - 1]:
+                    best[place] = best[place - 1]
+                    place -= 1
+                best[place] = scores[i, j]
+        limit = best[last] + rounding(rows[i], largest_norm)
+        for place in range(labels.shape[1]):
+            labels[i, place] = -1
+            distances[i, place] = np.inf
+        for j in range(centers.shape[0]):
+            if not scores[i, j] > limit:  # also where a score has overflown
+                insert_nearest(squared_distance(rows[i], centers[j]), j, labels[i], distances[i])
+
+
 @part
 def insert_nearest(distance: float, label: int, labels: Array, distances: Array) -> None:
     """Insert a centre into the sorted list of the nearest ones so far, which keeps its length."""

@@ -19,6 +19,7 @@ from closure_kmeans.files import FileFormatError
 from closure_kmeans.points import unmasked
 from closure_kmeans.vectors.binary import BIN, VECS, map_bin, map_npy, map_vecs, write_bin, write_npy, write_vecs
 from closure_kmeans.vectors.hdf5 import open_hdf5
+from closure_kmeans.vectors.inputs import as_rows
 from closure_kmeans.vectors.parquet import open_parquet
 from closure_kmeans.vectors.rows import Rows, Vectors, by_chunks, check_kind
 
@@ -49,8 +50,8 @@ def open_vectors(source: Source, name: str | None = None) -> NDArray[Any] | Vect
     source : path or array
         A file, by its extension: ``.npy``; ``.fvecs``, ``.bvecs``, ``.ivecs``; ``.fbin``, ``.u8bin``, ``.i8bin``;
         ``.hdf5``, ``.h5``; ``.parquet``, ``.pq``. A folder of such files of one kind, concatenated in the order of
-        their names. An array, a PyTorch tensor, or any object with ``shape``, ``dtype`` and slices, such as a zarr
-        array.
+        their names. An array, a PyTorch tensor or another input that ``fit`` takes, or any object with ``shape``,
+        ``dtype`` and slices, such as a zarr array.
     name : str, default=None
         Data set of an HDF5 file (by default ``train``, or the only two-dimensional one in any group), or column of a
         Parquet file (by default ``vector`` or ``embedding``, or the only one with lists of numbers).
@@ -78,10 +79,8 @@ def open_vectors(source: Source, name: str | None = None) -> NDArray[Any] | Vect
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         return _open_folder(path, name) if path.is_dir() else _unwrapped(_open_file(path, name), str(path))
-    if hasattr(source, "detach"):  # PyTorch; shares memory
-        source = source.detach().cpu().numpy()
-    rows: Any = unmasked("vectors", source)
-    if not all(hasattr(source, attribute) for attribute in ("shape", "dtype", "__getitem__")):
+    rows: Any = unmasked("vectors", as_rows(source))
+    if not all(hasattr(rows, attribute) for attribute in ("shape", "dtype", "__getitem__")):
         raise TypeError(
             f"vectors must be a path, or an array with shape, dtype and slices, got {type(source).__name__}"
         )

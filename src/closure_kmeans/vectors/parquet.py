@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from closure_kmeans.files import FileFormatError, file_size, library, reading
 from closure_kmeans.vectors.hdf5 import LARGEST_COMPRESSION
-from closure_kmeans.vectors.rows import Group, Vectors, check_kind, default_name, listed
+from closure_kmeans.vectors.lists import check_present, choose_column, rows_of_lists
+from closure_kmeans.vectors.rows import Group, Vectors, check_kind
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
-# Default columns, in this order.
-DEFAULT_NAMES = ("vector", "embedding")
 # Batch size of pyarrow's decoder and size of its read buffer: without them it would hold several copies of a row group.
 BATCH_ROWS, BUFFER_BYTES = 1024, 1 << 20
 
@@ -27,14 +26,13 @@ def open_parquet(path: Path, name: str | None = None) -> Vectors:
     The file is not memory-mapped: if it shrinks while it is read, that raises an error instead of SIGBUS.
     """
     parquet = library("pyarrow.parquet", "io", "a Parquet file")
-    types = library("pyarrow.types", "io", "a Parquet file")
     size = file_size(path, minimum=12)
     check_no_other_kind(path, ".parquet")
     with reading(path, "Parquet"):
         file = parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False)
-        column = _Column(path, file, _choose(path, file.schema_arrow, types, name))
+        column = _Column(path, file, choose_column(str(path), file.schema_arrow, name))
         counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-        label = f"{path}:{column.name}"
+        label = column.label
         n_bytes = sum(counts) * column.width * column.dtype.itemsize
         check_kind(label, (sum(counts), column.width), column.dtype)
         if min(counts) < 0 or n_bytes > LARGEST_COMPRESSION * size:
@@ -47,36 +45,11 @@ def open_parquet(path: Path, name: str | None = None) -> Vectors:
     return Vectors(groups, [label] * len(groups))
 
 
-def _choose(path: Path, schema: Any, types: Any, name: str | None) -> str:
-    """Column by name, or the default one."""
-    found = [field.name for field in schema if _is_list(field.type, types) and _is_number(field.type.value_type, types)]
-    if name is None:
-        name = default_name(path, "columns of lists", found, [usual for usual in DEFAULT_NAMES if usual in found])
-    if name is None or name not in found:
-        wanted = "a column" if name is None else f"a column '{name}'"
-        n_numbers = sum(_is_number(field.type, types) for field in schema)
-        hint = f"; join its {n_numbers} columns of numbers into one, if they are the vectors" if n_numbers > 1 else ""
-        raise FileFormatError(
-            f"'{path}' must have {wanted} of lists of numbers; the columns of lists are: {listed(found)}"
-            + ("" if found else hint)
-        )
-    return name
-
-
-def _is_list(kind: Any, types: Any) -> bool:
-    return bool(types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind))
-
-
-def _is_number(kind: Any, types: Any) -> bool:
-    return bool(types.is_integer(kind) or types.is_floating(kind))
-
-
 class _Column:
     """Column of lists. Only one thread at a time may read it: pyarrow would crash the process."""
 
     def __init__(self, path: Path, file: Any, name: str) -> None:
-        self.name = name
-        self._path = path
+        self.name, self.label = name, f"{path}:{name}"
         self._file = file
         kind = file.schema_arrow.field(name).type
         self.dtype = np.dtype(kind.value_type.to_pandas_dtype())
@@ -85,7 +58,7 @@ class _Column:
     def _first_width(self) -> int:
         for batch in self._file.iter_batches(batch_size=1, columns=[self.name]):
             first = batch.column(0)[0]
-            self._check_present(0, first)
+            check_present(self.label, 0, first)
             return len(first)
         return 0
 
@@ -95,24 +68,6 @@ class _Column:
         done = 0
         for batch in self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[self.name]):
             lists = batch.column(0)
-            values = lists.flatten()
-            ragged = hasattr(lists, "offsets") and (np.diff(lists.offsets) != self.width).any()
-            if ragged or lists.null_count or values.null_count:
-                self._check_rows(lists, first + done)
-            rows[done : done + len(lists)] = values.to_numpy(zero_copy_only=False).reshape(-1, self.width)
+            rows[done : done + len(lists)] = rows_of_lists(lists, self.width, self.label, first + done)
             done += len(lists)
         return rows[:done]
-
-    def _check_rows(self, lists: Any, first: int) -> None:
-        """Raise an error that names the first row with missing values or another length."""
-        for row, values in enumerate(lists, first):
-            self._check_present(row, values)
-            if len(values) != self.width:
-                raise FileFormatError(
-                    f"'{self._path}:{self.name}' must hold lists of one length, {self.width}, "
-                    f"but row {row} has {len(values)} values"
-                )
-
-    def _check_present(self, row: int, values: Any) -> None:
-        if not values.is_valid or values.values.null_count:
-            raise FileFormatError(f"'{self._path}:{self.name}' must have no missing values, but row {row} has some")

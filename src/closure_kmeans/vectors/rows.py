@@ -178,10 +178,12 @@ def check_kind(label: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None
         raise FileFormatError(f"'{label}' must have rows and columns, but is {n_rows} x {width}")
 
 
-def default_name(path: Path, kind: str, found: list[str], usual: list[str]) -> str | None:
+def default_name(
+    label: Path | str, kind: str, found: list[str], usual: list[str], how: str = "read, by name (--name)"
+) -> str | None:
     """The first usual name or the only one that was found; None if nothing was found."""
     if len(found) > 1 and not usual:
-        raise FileFormatError(f"'{path}' must be told which of its {kind} to read, by name (--name): {listed(found)}")
+        raise FileFormatError(f"'{label}' must be told which of its {kind} to {how}: {listed(found)}")
     return next(iter([*usual, *found]), None)
 
 

@@ -1,0 +1,69 @@
+"""Codes of rows: level by level the nearest centre to what is left, or the best of several paths (beam search)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from closure_kmeans.codes.residuals import normalize
+from closure_kmeans.search import CenterIndex
+
+# Residuals that are searched at a time: enough for the cells of an index to pay off.
+BLOCK_ROWS = 1 << 15
+
+
+def encode_greedily(left: NDArray[Any], indexes: Sequence[CenterIndex], normalized: bool) -> NDArray[np.int32]:
+    """The nearest centre to what is left of each row, level by level; ``left`` becomes what all levels leave."""
+    codes = np.empty((len(left), len(indexes)), np.int32)
+    for level, index in enumerate(indexes):
+        if normalized:
+            normalize(left)
+        codes[:, level], _ = index.find(left)
+        left -= index.centers[codes[:, level]]
+    return codes
+
+
+def encode_by_beam(
+    rows: NDArray[Any], indexes: Sequence[CenterIndex], normalized: bool, beam: int
+) -> NDArray[np.int32]:
+    """Of the paths through the levels the best found: after each level the ``beam`` of least error are continued.
+
+    A path is continued to the ``beam`` centres nearest to what it leaves. Of equally good paths the first stays.
+    """
+    n_rows, n_features = rows.shape
+    codes = np.empty((n_rows, 1, 0), np.int32)
+    left, scales = rows[:, np.newaxis], np.ones((n_rows, 1))  # of each path; left is the error divided by the scale
+    for index in indexes:
+        flat = left.reshape(-1, n_features)
+        if normalized:
+            scales = scales * normalize(flat).reshape(scales.shape)
+        labels, squares = index.find_several(flat, beam)
+        errors = (squares.reshape(*scales.shape, -1) * scales[..., np.newaxis] ** 2).reshape(n_rows, -1)
+        best = np.argsort(errors, axis=1, kind="stable")[:, :beam]
+        paths = best // labels.shape[1]
+        chosen = np.take_along_axis(labels.reshape(n_rows, -1), best, axis=1)
+        codes = np.concatenate([np.take_along_axis(codes, paths[..., np.newaxis], axis=1), chosen[..., np.newaxis]], 2)
+        left = np.take_along_axis(left, paths[..., np.newaxis], axis=1) - index.centers[chosen]
+        scales = np.take_along_axis(scales, paths, axis=1)
+    return codes[:, 0]
+
+
+def count_collisions(codes: ArrayLike) -> NDArray[np.int32]:
+    """For each row the number of rows before it that have the same codes: with it, codes are unique.
+
+    >>> count_collisions([[3, 5], [0, 1], [3, 5], [3, 5]]).tolist()
+    [0, 0, 1, 2]
+    """
+    table = np.asarray(codes)
+    order = np.lexsort(table.T[::-1])
+    in_order = table[order]
+    is_first = np.ones(len(table), bool)
+    is_first[1:] = (in_order[1:] != in_order[:-1]).any(axis=1)
+    starts = np.flatnonzero(is_first)
+    places = np.arange(len(table)) - np.repeat(starts, np.diff(np.append(starts, len(table))))
+    numbers = np.empty(len(table), np.int32)
+    numbers[order] = places
+    return numbers

@@ -1,0 +1,201 @@
+"""Rows of other libraries: as an array that shares their memory, or as ``Vectors`` that are read block by block.
+
+A library is known by the package of the object's class, and never imported for it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closure_kmeans.files import FileFormatError
+from closure_kmeans.vectors.lists import DEFAULT_NAMES, choose_column, has_lists, is_list, rows_of_lists
+from closure_kmeans.vectors.rows import Group, Vectors, default_name
+
+# Rows of a Lance data set that are read at a time.
+READ_ROWS = 1 << 15
+# What to do where several columns may be meant.
+TAKE = "take, by passing that one alone"
+
+
+def as_rows(X: Any) -> Any:
+    """Rows of another library as an array or ``Vectors``; all else as it is, for example frames of numbers."""
+    if hasattr(X, "__next__"):
+        return rows_of_batches(X)
+    if hasattr(X, "detach"):  # PyTorch
+        return _of_tensor(X.detach().cpu())
+    if isinstance(X, np.ndarray):
+        return _widened(X.shape, lambda some: X[some].astype(np.float32)) if _is_ml_dtype(X.dtype) else X
+    packages = (kind.__module__.partition(".")[0] for kind in type(X).__mro__)
+    convert = next((CONVERTERS[package] for package in packages if package in CONVERTERS), None)
+    return X if convert is None else convert(X)
+
+
+def without_names(X: Any) -> Any:
+    """A frame of polars as an array of its dtype, which scikit-learn would widen; all else as it is."""
+    return X.to_numpy() if hasattr(X, "to_numpy") and hasattr(X, "schema") else X
+
+
+class Widened(NamedTuple):
+    """Rows of a narrow dtype that NumPy lacks, read as float32."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[slice], NDArray[np.float32]]
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self.read(rows)
+
+
+def _widened(shape: tuple[int, ...], read: Callable[[slice], NDArray[np.float32]]) -> Vectors:
+    return Vectors([Widened(tuple(shape), np.dtype(np.float32), read)], ["X"])
+
+
+def _is_ml_dtype(dtype: np.dtype[Any]) -> bool:
+    return dtype.type.__module__.partition(".")[0] == "ml_dtypes" and np.can_cast(dtype, np.float32)
+
+
+def _of_tensor(tensor: Any) -> Any:
+    if str(getattr(tensor, "dtype", None)) == "torch.bfloat16":
+        return _widened(tensor.shape, lambda some: tensor[some].float().numpy())
+    return tensor.numpy()
+
+
+def _of_jax(array: Any) -> Any:
+    return as_rows(np.asarray(array))
+
+
+# -- frames, tables and columns ----------------------------------------------------------------------------------------
+
+
+def _of_arrow(X: Any) -> Any:
+    """A column of lists, a table with one, or a table of numbers."""
+    if hasattr(X, "to_table"):  # a data set
+        return _of_arrow_dataset(X)
+    if hasattr(X, "schema"):  # a table or a batch
+        if not has_lists(X.schema):
+            return np.stack([column.to_numpy(zero_copy_only=False) for column in map(_whole, X.columns)], axis=1)
+        name = choose_column("X", X.schema, how=TAKE)
+        return _of_lists(X[name], f"X:{name}")
+    return _of_lists(X, "X") if is_list(getattr(X, "type", None)) else X
+
+
+def _whole(column: Any) -> Any:
+    """A column in one piece."""
+    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
+
+
+def _of_lists(column: Any, label: str) -> Any:
+    """A column of lists: a view of its values if they lie in one piece, else some pieces."""
+    chunks = [chunk for chunk in getattr(column, "chunks", [column]) if len(chunk)]
+    if not chunks:
+        raise FileFormatError(f"'{label}' must have rows, but has none")
+    width = len(chunks[0][0]) if chunks[0][0].is_valid else 0
+    parts, first = [], 0
+    for chunk in chunks:
+        parts.append(rows_of_lists(chunk, width, label, first))
+        first += len(chunk)
+    return parts[0] if len(parts) == 1 else Vectors(parts, [label] * len(parts))
+
+
+def _of_arrow_dataset(X: Any) -> Any:
+    """A column of a data set of Arrow as a whole, of Lance block by block."""
+    name = choose_column("X", X.schema, how=TAKE)
+    if type(X).__module__.partition(".")[0] != "lance":
+        return _of_lists(X.to_table(columns=[name])[name], f"X:{name}")
+
+    def read(first: int, n_rows: int) -> NDArray[Any]:
+        return np.asarray(_of_lists(X.to_table(columns=[name], offset=first, limit=n_rows)[name], f"X:{name}"))
+
+    n_rows, one = X.count_rows(), read(0, 1)
+    groups = [
+        Group((min(READ_ROWS, n_rows - first), one.shape[1]), one.dtype, partial(read, first, READ_ROWS))
+        for first in range(0, n_rows, READ_ROWS)
+    ]
+    return Vectors(groups, [f"X:{name}"] * len(groups))
+
+
+def _of_polars(X: Any) -> Any:
+    """A series of lists or arrays, or a frame with one."""
+    if not hasattr(X, "to_arrow"):  # lazy
+        return X
+    if hasattr(X, "schema"):
+        nested = [name for name, kind in X.schema.items() if kind.is_nested()]
+        return _of_arrow(X.select(nested).to_arrow()) if nested else X
+    return _of_arrow(X.to_arrow()) if X.dtype.is_nested() else X
+
+
+def _of_pandas(X: Any) -> Any:
+    """A series of lists or arrays, or a frame with one."""
+    if getattr(X, "ndim", 0) == 2:
+        names = [name for name in X.columns if _holds_vectors(X[name])]
+        if not names:
+            return X
+        X = X[default_name("X", "columns of vectors", names, [each for each in DEFAULT_NAMES if each in names], TAKE)]
+    if not _holds_vectors(X):
+        return X
+    if hasattr(X.array, "__arrow_array__") and X.dtype != object:
+        return _of_arrow(X.array.__arrow_array__())
+    return np.stack([np.asarray(row) for row in X])
+
+
+def _holds_vectors(series: Any) -> bool:
+    """Whether the values of a series are lists or arrays."""
+    return len(series) > 0 and np.ndim(series.iloc[0]) == 1 and not isinstance(series.iloc[0], str | bytes)
+
+
+def _of_datasets(X: Any) -> Any:
+    """A data set of Hugging Face, or one of its columns; both are tables of Arrow in a file."""
+    if hasattr(X, "select_columns") and not isinstance(X, dict):  # of splits
+        return _of_arrow(X.with_format("arrow")[:])
+    source: Any = getattr(X, "source", None)
+    if hasattr(source, "select_columns"):
+        return _of_arrow(source.select_columns([X.column_name]).with_format("arrow")[:][X.column_name])
+    return X
+
+
+CONVERTERS: dict[str, Callable[[Any], Any]] = {
+    "datasets": _of_datasets,
+    "jaxlib": _of_jax,
+    "lance": _of_arrow,
+    "pandas": _of_pandas,
+    "polars": _of_polars,
+    "pyarrow": _of_arrow,
+}
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+def rows_of_batches(batches: Iterator[Any]) -> NDArray[Any]:
+    """Rows that can be read only in order: a memory map of an unlinked temporary file, to which they are written."""
+    n_rows, width, dtype = 0, 0, None
+    with tempfile.TemporaryFile(prefix="closure-kmeans-") as file:
+        for number, batch in enumerate(batches):
+            rows = np.asarray(as_rows(batch))
+            if rows.ndim != 2 or rows.dtype.kind not in "iuf" or (dtype is not None and rows.shape[1] != width):
+                wanted = "rows of numbers" if dtype is None else f"rows of {width} numbers"
+                raise ValueError(
+                    f"the batches of X must be arrays of {wanted}, "
+                    f"but batch {number} is {_described(batch)} of shape {rows.shape}"
+                )
+            if dtype is None:
+                width, dtype = rows.shape[1], rows.dtype
+            if rows.dtype != dtype:
+                raise ValueError(f"the batches of X must be of one dtype, {dtype}, but batch {number} is {rows.dtype}")
+            file.write(np.ascontiguousarray(rows).data)
+            n_rows += len(rows)
+        if dtype is None or n_rows == 0 or width == 0:
+            raise ValueError("X must have rows, but its iterator of batches gave none")
+        file.flush()
+        return np.memmap(file, dtype, "r", shape=(n_rows, width))
+
+
+def _described(X: Any) -> str:
+    kind = type(X)
+    return f"a {kind.__module__.partition('.')[0]}.{kind.__name__}" if kind.__module__ != "builtins" else kind.__name__

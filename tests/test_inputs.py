@@ -1,0 +1,255 @@
+"""Rows as other libraries hold them: the same bits as from an array, in their own precision."""
+
+import numpy as np
+import pytest
+
+from closure_kmeans import ClosureKMeans, ResidualKMeans
+from closure_kmeans.validation import fitted_rows, rows
+from closure_kmeans.vectors import FileFormatError, Vectors, open_vectors
+
+pytestmark = pytest.mark.filterwarnings("ignore:X (has|does not have valid) feature names")
+
+X = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+# Also exact in float16 and bfloat16.
+WHOLE = np.random.default_rng(0).integers(-100, 100, size=(300, 4)).astype(np.float32)
+
+
+def is_a_view(found, memory):
+    return isinstance(found, np.ndarray) and np.shares_memory(found, memory)
+
+
+def agree(given, array=X, dtype=np.float32):
+    """What ``fit`` and ``predict`` see is the array, and so is what a fit with a memory limit reads."""
+    found = fitted_rows(rows(given), ClosureKMeans())
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, array)
+    expected = ClosureKMeans(5, random_state=0).fit(array.astype(dtype))
+    np.testing.assert_array_equal(ClosureKMeans(5, random_state=0).fit(given).labels_, expected.labels_)
+    np.testing.assert_array_equal(expected.predict(given), expected.predict(array.astype(dtype)))
+    limited = ClosureKMeans(5, random_state=0, memory_limit="100MB")
+    np.testing.assert_array_equal(
+        limited.fit(given).cluster_centers_, limited.fit(array.astype(dtype)).cluster_centers_
+    )
+    codes = ResidualKMeans([5, 5], random_state=0).fit(given)
+    np.testing.assert_array_equal(codes.encode(given), codes.encode(array.astype(dtype)))
+
+
+# -- tensors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "uint8", "int8"])
+def test_tensors_of_pytorch(dtype):
+    torch = pytest.importorskip("torch")
+    array = (WHOLE + 100 * (dtype == "uint8")).astype(dtype)
+    tensor = torch.tensor(array)
+    agree(tensor, array, dtype)
+    assert rows(tensor).ctypes.data == tensor.data_ptr()
+    assert rows(torch.nn.Parameter(torch.tensor(X))).dtype == np.float32
+
+
+def test_tensors_of_bfloat16():
+    torch = pytest.importorskip("torch")
+    tensor = torch.tensor(WHOLE).to(torch.bfloat16)
+    agree(tensor, WHOLE)
+    assert isinstance(rows(tensor), Vectors)  # widened block by block
+    np.testing.assert_array_equal(open_vectors(tensor)[10:50:3], WHOLE[10:50:3])
+
+
+def test_arrays_of_bfloat16():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    agree(WHOLE.astype(ml_dtypes.bfloat16), WHOLE)
+    agree(np.clip(WHOLE, -8, 8).astype(ml_dtypes.float8_e4m3fn), np.clip(WHOLE, -8, 8))
+    assert isinstance(rows(WHOLE.astype(ml_dtypes.bfloat16)), Vectors)
+
+
+def test_arrays_of_jax():
+    jnp = pytest.importorskip("jax.numpy")
+    array = jnp.asarray(X)
+    agree(array)
+    assert is_a_view(rows(array), np.asarray(array))
+    agree(jnp.asarray(WHOLE).astype(jnp.bfloat16), WHOLE)
+
+
+# -- frames and tables -------------------------------------------------------------------------------------------------
+
+
+def columns(array=X):
+    return {name: array[:, i] for i, name in enumerate("abcd")}
+
+
+def test_frames_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(columns())
+    agree(frame)
+    assert ClosureKMeans(5).fit(frame).feature_names_in_.tolist() == list("abcd")
+
+
+def test_columns_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    pyarrow = pytest.importorskip("pyarrow")
+    series = pandas.Series(list(X))
+    agree(series)
+    agree(pandas.DataFrame({"id": range(300), "embedding": series}))
+    lists = pyarrow.FixedSizeListArray.from_arrays(X.ravel(), 4)
+    arrow = pandas.Series(lists, dtype=pandas.ArrowDtype(lists.type))
+    agree(arrow)
+    assert is_a_view(rows(arrow), lists.flatten().to_numpy())
+    with pytest.raises(FileFormatError, match=r"which of its columns of vectors to take, .*: 'p', 'q'"):
+        rows(pandas.DataFrame({"p": series, "q": series}))
+    with pytest.raises(ValueError, match="must have the same shape"):
+        rows(pandas.Series([[1.0, 2.0], [3.0]]))
+
+
+def test_frames_of_polars():
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame(columns())
+    agree(frame)
+    model = ClosureKMeans(5).fit(frame)
+    assert model.feature_names_in_.tolist() == list("abcd")
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame.rename({"a": "z"}))
+    with pytest.raises(TypeError, match=r"got a polars\.LazyFrame: pass X\.collect\(\)"):
+        rows(frame.lazy())
+
+
+def test_columns_of_polars():
+    polars = pytest.importorskip("polars")
+    series = polars.Series("embedding", X)
+    agree(series)
+    assert is_a_view(rows(series), X)
+    agree(polars.DataFrame({"id": range(300), "embedding": series}))
+    agree(polars.Series(X.tolist(), dtype=polars.List(polars.Float32)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
+def test_columns_of_arrow(dtype):
+    pyarrow = pytest.importorskip("pyarrow")
+    array = np.abs(WHOLE).astype(dtype)
+    lists = pyarrow.FixedSizeListArray.from_arrays(array.ravel(), 4)
+    agree(lists, array, dtype)
+    assert is_a_view(rows(lists), array)
+    agree(pyarrow.table({"id": range(300), "vector": lists, "other": lists}), array, dtype)
+    agree(pyarrow.array(list(array), pyarrow.list_(lists.type.value_type)), array, dtype)
+    pieces = pyarrow.chunked_array([lists[:100], lists[100:100], lists[100:]])
+    agree(pieces, array, dtype)
+    assert isinstance(rows(pieces), Vectors)
+
+
+def test_tables_of_numbers():
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table(columns())
+    agree(table)
+    agree(pyarrow.concat_tables([table[:9], table[9:]]))
+    agree(table.to_batches()[0])
+
+
+def test_columns_that_are_no_rows():
+    pyarrow = pytest.importorskip("pyarrow")
+    lists = pyarrow.FixedSizeListArray.from_arrays(X.ravel(), 4)
+    with pytest.raises(FileFormatError, match=r"which of its columns of lists to take, .*: 'p', 'q'"):
+        rows(pyarrow.table({"p": lists, "q": lists}))
+    for values, message in (
+        ([[1.0, 2.0], None], "'X' must have no missing values, but row 1 has some"),
+        ([[1.0, 2.0], [3.0, None]], "'X' must have no missing values, but row 1 has some"),
+        ([[1.0, 2.0], [3.0]], "'X' must hold lists of one length, 2, but row 1 has 1 values"),
+        ([[1.0], [3.0], [], [4.0, 5.0]], "'X' must hold lists of one length, 1, but row 2 has 0 values"),
+        ([], "'X' must have rows, but has none"),
+    ):
+        with pytest.raises(FileFormatError, match=message):
+            rows(pyarrow.array(values, pyarrow.list_(pyarrow.float32())))
+    with pytest.raises(FileFormatError, match="'X' must have no missing values, but row 300 has some"):
+        rows(pyarrow.chunked_array([lists, pyarrow.array([None], lists.type)]))
+
+
+# -- data sets ---------------------------------------------------------------------------------------------------------
+
+
+def test_data_sets_of_hugging_face(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"embedding": datasets.List(datasets.Value("float32"), 4), "id": datasets.Value("int64")}
+    )
+    data = datasets.Dataset.from_dict({"embedding": X.tolist(), "id": range(300)}, features=features)
+    data.save_to_disk(tmp_path / "data")
+    data = datasets.load_from_disk(tmp_path / "data")
+    agree(data)
+    agree(data["embedding"])
+    agree(data.select(range(299, -1, -1)), X[::-1])
+    with pytest.raises(TypeError, match=r"got a datasets\.DatasetDict: pass one split, such as X\['train'\]"):
+        rows(datasets.DatasetDict({"train": data}))
+
+
+def test_data_sets_of_arrow(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    dataset, parquet = pytest.importorskip("pyarrow.dataset"), pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"id": range(300), "vector": pyarrow.FixedSizeListArray.from_arrays(X.ravel(), 4)})
+    for i in range(3):
+        parquet.write_table(table[100 * i : 100 * i + 100], tmp_path / f"{i}.parquet")
+    agree(dataset.dataset(tmp_path))
+    agree(open_vectors(tmp_path))
+
+
+def test_data_sets_of_lance(tmp_path, monkeypatch):
+    lance, pyarrow = pytest.importorskip("lance"), pytest.importorskip("pyarrow")
+    table = pyarrow.table({"id": range(300), "vector": pyarrow.FixedSizeListArray.from_arrays(X.ravel(), 4)})
+    lance.write_dataset(table, tmp_path / "x.lance", max_rows_per_file=120)
+    monkeypatch.setattr("closure_kmeans.vectors.inputs.READ_ROWS", 128)
+    found = rows(lance.dataset(tmp_path / "x.lance"))
+    assert isinstance(found, Vectors)
+    np.testing.assert_array_equal(found[100:290], X[100:290])
+    agree(lance.dataset(tmp_path / "x.lance"))
+
+
+def test_arrays_of_zarr():
+    zarr = pytest.importorskip("zarr")
+    agree(zarr.array(X, chunks=(64, 4)))
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+def batches(array=X, size=128):
+    return (array[first : first + size] for first in range(0, len(array), size))
+
+
+def test_batches_that_can_be_read_only_in_order():
+    found = rows(batches())
+    assert isinstance(found, np.memmap)
+    np.testing.assert_array_equal(found, X)
+    expected = ClosureKMeans(5, random_state=0).fit(X)
+    np.testing.assert_array_equal(ClosureKMeans(5, random_state=0).fit(batches()).labels_, expected.labels_)
+    np.testing.assert_array_equal(expected.predict(batches()), expected.predict(X))
+    limited = ClosureKMeans(5, random_state=0, memory_limit="100MB")
+    np.testing.assert_array_equal(limited.fit(batches()).labels_, limited.fit(X).labels_)
+    codes = ResidualKMeans([5, 5], random_state=0).fit(batches())
+    assert codes.report(batches()) == codes.report(X)
+
+
+def test_batches_of_another_library():
+    torch = pytest.importorskip("torch")
+    loader = torch.utils.data.DataLoader(torch.tensor(X), batch_size=128)
+    np.testing.assert_array_equal(rows(iter(loader)), X)
+    with pytest.raises(TypeError, match=r"got a torch\.DataLoader: pass an iterator of its batches"):
+        rows(loader)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "X must have rows, but its iterator of batches gave none"),
+        ([X, X[:, :3]], r"must be arrays of rows of 4 numbers, but batch 1 is a numpy\.ndarray of shape \(300, 3\)"),
+        ([X, X.astype(float)], "must be of one dtype, float32, but batch 1 is float64"),
+        ([X[0]], r"must be arrays of rows of numbers, but batch 0 is a numpy\.ndarray of shape \(4,\)"),
+        ([["a"]], r"must be arrays of rows of numbers, but batch 0 is list of shape \(1,\)"),
+    ],
+)
+def test_batches_that_are_no_rows(given, message):
+    with pytest.raises(ValueError, match=message):
+        rows(iter(given))
+
+
+def test_anything_else_is_an_error_that_names_what_is_taken():
+    with pytest.raises(TypeError, match=r"X must be an array, a tensor, a frame .*, got a builtins\.dict"):
+        rows({"embedding": X})
+    with pytest.raises(TypeError, match=r"or an iterator of batches, got a builtins\.function"):
+        rows(batches)
