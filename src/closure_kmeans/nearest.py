@@ -68,7 +68,7 @@ def several_nearest_centers(
             rows = shifted(X[block], offset)
             with np.errstate(over="ignore", invalid="ignore"):
                 scores = norms - 2 * (rows @ centers.T)
-            kernels.cells.settle_several(rows, centers, norms, scores, best, labels[block], distances[block])
+            kernels.cells.settle_several(rows, centers, norms.max(), scores, best, labels[block], distances[block])
 
     threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X), threads))
     return labels, distances

@@ -128,7 +128,7 @@ def test_settle_several(dtype, whole, n_nearest):
     scores[7] = np.nan
     labels, distances = np.empty((50, n_nearest), np.int32), np.empty((50, n_nearest))
     best = np.empty(n_nearest, dtype)
-    cell_kernels.settle_several(rows, centers, norms, scores, best, labels, distances)
+    cell_kernels.settle_several(rows, centers, norms.max(), scores, best, labels, distances)
     squares = reference.squared_distances(rows, centers)
     expected = np.argsort(squares, axis=1, kind="stable")[:, :n_nearest]
     np.testing.assert_array_equal(labels, expected)

@@ -242,17 +242,17 @@ def search_several(
 
 @kernel
 def settle_several(
-    rows: Array, centers: Array, norms: Array, scores: Array, best: Array, labels: Array, distances: Array
+    rows: Array, centers: Array, largest_norm: Any, scores: Array, best: Array, labels: Array, distances: Array
 ) -> None:
     """Nearest of all centres of each row in ascending order, one for each column of ``labels``.
 
-    ``scores`` are ‖c‖² − 2 x·c. Centres whose scores are, but for rounding, among the least are compared in double
+    ``scores`` are ‖c‖² − 2 x·c, ``largest_norm`` is the largest ‖c‖². Centres whose scores are, but for rounding, among the least are compared in double
     precision, so that the result is a pure function of each row. ``best`` has a place for each column.
     """
     last = best.shape[0] - 1
-    largest_norm = norms.max()
     for i in range(rows.shape[0]):
-        best[:] = np.inf
+        for place in range(best.shape[0]):
+            best[place] = np.inf
         for j in range(centers.shape[0]):
             if scores[i, j] < best[last]:
                 place = last
