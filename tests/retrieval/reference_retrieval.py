@@ -117,3 +117,20 @@ def average_precision(ranking, positives, junk):
     ranks = [rank for rank, image in enumerate(clean) if image in positives]
     parts = [((1 if r == 0 else i / r) + (i + 1) / (r + 1)) / 2 for i, r in enumerate(ranks)]
     return sum(parts) / len(positives)
+
+
+def match_scores(images, query, idf, similarities, bursty):
+    """Every pair of a query region and an image region looked at one by one (Jégou et al. 2009, equations 4, 7, 9)."""
+    scores = np.zeros(len(images))
+    for word, signature in zip(*query, strict=True):
+        matches = [
+            [similarities[(signature != other).sum()] for w, other in zip(*image, strict=True) if w == word]
+            for image in images
+        ]
+        if bursty:
+            matches = [[s * math.sqrt(s / sum(own)) if s > 0 else 0.0 for s in own] for own in matches]
+            in_all = sum(map(sum, matches))
+            matches = [[s * math.sqrt(s / in_all) if s > 0 else 0.0 for s in own] for own in matches]
+        scores += [idf[word] ** 2 * sum(own) for own in matches]
+    norms = [math.sqrt((idf[words] ** 2).sum() * (idf[query[0]] ** 2).sum()) for words, _ in images]
+    return np.array([score / norm if norm > 0 else 0.0 for score, norm in zip(scores, norms, strict=True)])

@@ -117,3 +117,10 @@ def test_learning_that_was_stopped_goes_on(collection, tmp_path, monkeypatch, me
     spent = [record.seconds for record in learned.vocabulary.model.history_]
     assert learned.seconds == spent[-1] > spent[1] > 0  # the time before it was stopped counts
     assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == ["words"]
+
+
+def test_kept_words_know_those_of_the_fit(collection, tmp_path):
+    learned = [resume_learning(tmp_path, "photos", collection.descriptors, 300) for _ in range(2)]
+    labels = [one.vocabulary.model.labels_ for one in learned]
+    np.testing.assert_array_equal(*labels)
+    assert isinstance(labels[1], np.memmap)

@@ -121,7 +121,7 @@ def index(
         )
         vocabulary = Vocabulary(learned.vocabulary.model, root=root, levels=levels, n_nearest=n_nearest)
         made = ImageIndex(vocabulary, extraction)
-        made.add(collection, verbose=manner.shows_progress)
+        made.add(collection, vocabulary.words_of_fit(collection.descriptors, verbose=manner.shows_progress))
         made.save(output)
     _summarise(made, _added(collection), output, manner)
 

@@ -24,6 +24,9 @@ class Extraction(NamedTuple):
 
     detector: str = "dog"
     max_side: int | None = 1024
+    n_regions: int | None = None  # of highest contrast; None for all
+    contrast: float = 0.04  # threshold of the detector "dog"
+    upright: bool = False  # whether all regions have the angle 0
 
 
 class Collection(NamedTuple):

@@ -216,13 +216,13 @@ def score_vocabulary(
     n_threads: int | None = None,
     verbose: int = 0,
 ) -> Iterator[tuple[Scoring, Score]]:
-    """Evaluate a vocabulary with several settings, which override its own levels.
+    """Evaluate a vocabulary, learned from the collection, with several settings, which override its own levels.
 
     Equal levels and equal numbers of images should be adjacent, so that words and indexes are reused.
     """
     for levels, alike in groupby(scorings, lambda scoring: scoring.levels):
         used = Vocabulary(vocabulary.model, root=vocabulary.root, levels=levels, n_nearest=vocabulary.n_nearest)
-        words = used.assign(collection.descriptors, verbose=verbose)
+        words = used.words_of_fit(collection.descriptors, verbose=verbose)
         for n_images, same in groupby(alike, lambda scoring: scoring.images):
             some = take(collection, n_images)
             index = ImageIndex(used, collection.extraction)

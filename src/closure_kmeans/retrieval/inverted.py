@@ -102,13 +102,29 @@ def rank(
     >>> rank(file, [1, 1, 0])
     Ranking(images=array([0]), scores=array([1.]))
     """
-    check.choice("norm", norm, NORMS)
     if n_results is not None:
         check.integer("n_results", n_results, 1)
-    scores = _score(file, *_count_query(words, weights, file.n_words), norm)
+    return order(score(file, words, weights=weights, norm=norm), n_results)
+
+
+def order(scores: NDArray[np.float64], n_results: int | None = None) -> Ranking:
+    """Ranking of the images whose score is above 0, or of the best ``n_results`` of them.
+
+    >>> order(np.array([0.2, 0.0, 0.5])).images.tolist()
+    [2, 0]
+    """
     best = np.flatnonzero(scores > 0)
     best = best[largest(scores[best], len(best) if n_results is None else n_results)]
     return Ranking(best, scores[best])
+
+
+def score(
+    file: InvertedFile, words: ArrayLike, *, weights: ArrayLike | None = None, norm: str = "l1"
+) -> NDArray[np.float64]:
+    """Similarity of each image to a query: see `rank`."""
+    check.choice("norm", norm, NORMS)
+    distinct, counts = _count_query(words, weights, file.n_words)
+    return _score(file, distinct, counts, norm)
 
 
 def _score(file: InvertedFile, words: NDArray[Any], counts: NDArray[Any], norm: str) -> NDArray[np.float64]:

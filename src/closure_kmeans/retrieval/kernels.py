@@ -51,6 +51,64 @@ def add_scores(
     return True
 
 
+@kernel
+def hamming(one: int, other: int) -> int:
+    """Hamming distance of two signatures of 64 bits. LLVM recognises the idiom as one instruction."""
+    x = one ^ other
+    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@kernel
+def add_matches(
+    starts: Array,
+    images: Array,
+    signatures: Array,
+    words: Array,
+    asked: Array,
+    similarities: Array,
+    weights: Array,
+    bursty: bool,
+    scores: Array,
+) -> bool:
+    """Add to every image's score the weights of its matches with a query; return whether all image ids are valid.
+
+    Query region i has the word ``words[i]`` and the signature ``asked[i]``; a match of signatures at Hamming distance h
+    has the similarity ``similarities[h]``, and each word a weight. With ``bursty``, a match of similarity s first
+    becomes s' = s sqrt(s / the sum of s over the region's matches in the image), then s' sqrt(s' / the sum of s' over
+    all images).
+    """
+    for i in range(words.shape[0]):
+        word = words[i]
+        in_all = 0.0
+        for adds in range(0 if bursty else 1, 2):
+            place = starts[word]
+            while place < starts[word + 1]:
+                image = images[place]
+                if not 0 <= image < scores.shape[0]:
+                    return False
+                # Sums of s, s^1.5 and s^2.25 over the matches in the image.
+                in_image, halves, quarters = 0.0, 0.0, 0.0
+                while place < starts[word + 1] and images[place] == image:
+                    s = similarities[hamming(signatures[place], asked[i])]
+                    in_image += s
+                    if bursty and s > 0:
+                        halves += s * math.sqrt(s)
+                        quarters += s * s * math.sqrt(math.sqrt(s))
+                    place += 1
+                if in_image > 0:
+                    if not bursty:
+                        scores[image] += weights[word] * in_image
+                    elif adds:
+                        root = math.sqrt(in_image)
+                        scores[image] += weights[word] * quarters / (root * math.sqrt(root) * math.sqrt(in_all))
+                    else:
+                        in_all += halves / math.sqrt(in_image)
+    return True
+
+
 # -- spatial verification --------------------------------------------------------------------------------------------
 
 

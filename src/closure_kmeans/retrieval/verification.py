@@ -35,11 +35,13 @@ class Places(NamedTuple):
     words: NDArray[np.int32]  # (m,) ascending in each image
     keypoints: NDArray[np.float32]  # (m, 4) x, y, diameter, angle; or (m, 5) x, y, a, b, c of ellipses
     offsets: NDArray[np.int64]  # (N + 1,) image i holds rows offsets[i]:offsets[i + 1]
+    signatures: NDArray[np.uint64] | None = None  # (m,) of the Hamming embedding
 
     def of(self, image: int) -> Places:
         """Places of one image."""
         own = slice(self.offsets[image], self.offsets[image + 1])
-        return place(self.words[own], self.keypoints[own])
+        signatures = None if self.signatures is None else self.signatures[own]
+        return place(self.words[own], self.keypoints[own], signatures=signatures)
 
 
 class Alignment(NamedTuple):
@@ -65,7 +67,12 @@ class Verification(NamedTuple):
     verifier: str = "matches"
 
 
-def place(words: ArrayLike, keypoints: ArrayLike, offsets: ArrayLike | None = None) -> Places:
+def place(
+    words: ArrayLike,
+    keypoints: ArrayLike,
+    offsets: ArrayLike | None = None,
+    signatures: NDArray[np.uint64] | None = None,
+) -> Places:
     """Sort the regions of each image by word; without ``offsets`` there is one image.
 
     >>> place([5, 2], [[0, 0, 9, 0], [4, 4, 9, 0]]).words.tolist()
@@ -80,7 +87,7 @@ def place(words: ArrayLike, keypoints: ArrayLike, offsets: ArrayLike | None = No
         )
     image = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     order = np.lexsort((named, image))
-    return Places(named[order], where[order], ends)
+    return Places(named[order], where[order], ends, None if signatures is None else signatures[order])
 
 
 def join_places(places: Places, added: Places) -> Places:
@@ -96,6 +103,7 @@ def join_places(places: Places, added: Places) -> Places:
         np.concatenate([places.words, added.words]),
         np.concatenate([places.keypoints, added.keypoints]),
         np.concatenate([places.offsets, added.offsets[1:] + places.offsets[-1]]),
+        None if added.signatures is None else np.concatenate([places.signatures, added.signatures]),
     )
 
 
@@ -104,7 +112,8 @@ def select_places(places: Places, images: NDArray[np.int64]) -> Places:
     sizes = np.diff(places.offsets)
     rows = np.repeat(np.isin(np.arange(len(sizes)), images), sizes)
     offsets = np.append(0, np.cumsum(sizes[images]))
-    return Places(places.words[rows], places.keypoints[rows], offsets)
+    signatures = None if places.signatures is None else places.signatures[rows]
+    return Places(places.words[rows], places.keypoints[rows], offsets, signatures)
 
 
 def check_verification(settings: Verification, query: Places, others: Places) -> int:

@@ -18,11 +18,12 @@ from closure_kmeans import validation as check
 from closure_kmeans.base import BaseKMeans
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.files import reading
+from closure_kmeans.retrieval.embedding import origins, sign
 from closure_kmeans.storage import pack_model, unpack_model
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 # Kind of the file, and the settings stored beside the model.
-VOCABULARY, SETTINGS = "vocabulary", ("root", "levels", "n_nearest")
+VOCABULARY, SETTINGS = "vocabulary", ("root", "levels", "n_nearest", "embedding")
 MODEL_PREFIX = "model."
 # Scale of RootSIFT in bytes: values up to 0.5 are represented, larger ones hardly occur.
 ROOT_SCALE = 512
@@ -79,6 +80,8 @@ class Vocabulary:
         Number of last levels of a hierarchical model that give words: a region has one word per level.
     n_nearest : int, default=1
         Words per region; with more than one, weighted by distance (soft assignment).
+    embedding : bool, default=False
+        Whether regions have signatures (Hamming embedding), too; a region then has one word.
 
     Examples
     --------
@@ -88,14 +91,18 @@ class Vocabulary:
     (3, 1)
     """
 
-    def __init__(self, model: BaseKMeans, *, root: bool = True, levels: int = 1, n_nearest: int = 1) -> None:
+    def __init__(
+        self, model: BaseKMeans, *, root: bool = True, levels: int = 1, n_nearest: int = 1, embedding: bool = False
+    ) -> None:
         check.boolean("root", root)
         check_levels(levels, len(model.levels_) if isinstance(model, HierarchicalKMeans) else 1)
         check_nearest(n_nearest, len(model.cluster_centers_))
+        check_embedding(embedding, levels, n_nearest)
         self.model = model
         self.root = root
         self.levels = levels
         self.n_nearest = n_nearest
+        self.embedding = embedding
 
     @property
     def n_words(self) -> int:
@@ -112,6 +119,7 @@ class Vocabulary:
         """
         n_nearest = self.n_nearest if n_nearest is None else n_nearest
         check_nearest(n_nearest, len(self.model.cluster_centers_))
+        check_embedding(self.embedding, self.levels, n_nearest)
         rows = np.asarray(descriptors)
         if len(rows) == 0:
             return Words(np.empty((0, self.levels), np.int32), None)
@@ -120,10 +128,38 @@ class Vocabulary:
         with tqdm(total=len(rows), desc="words", unit_scale=True, leave=False, disable=not verbose) as bar:
             for first in range(0, len(rows), at_once):
                 block = rows[first : first + at_once]
-                parts.append(self._assign(root_bytes(block) if self.root else block, n_nearest))
+                parts.append(self._assign(self._compared(block), n_nearest))
                 bar.update(len(block))
         weights = [part.weights for part in parts if part.weights is not None]
         return Words(np.concatenate([part.words for part in parts]), np.concatenate(weights) if weights else None)
+
+    def words_of_fit(self, descriptors: NDArray[Any], *, verbose: int = 0) -> Words:
+        """Words of the descriptors that the vocabulary was learned from: the labels of the fit, without a search.
+
+        The other arguments are those of `assign`, which takes the place of the labels where a region has several
+        words, and where the vocabulary was learned from a sample or loaded from a file that holds no labels.
+        """
+        labels = getattr(self.model, "labels_", ())
+        if self.n_nearest > 1 or len(labels) != len(descriptors):
+            return self.assign(descriptors, verbose=verbose)
+        return Words(self.with_levels(np.asarray(labels)[:, np.newaxis]), None)
+
+    def signatures(self, descriptors: NDArray[Any], words: Words) -> NDArray[np.uint64] | None:
+        """Signatures of descriptors whose words are known; None without ``embedding``."""
+        if not self.embedding:
+            return None
+        nearest = words.words[:, 0]
+        found = np.empty(len(nearest), np.uint64)
+        for first in range(0, len(nearest), ROWS_PER_ROOT):
+            block = slice(first, first + ROWS_PER_ROOT)
+            own, place = np.unique(nearest[block], return_inverse=True)
+            centers = origins(self.model.cluster_centers_, self.model.cluster_sizes_, own)
+            found[block] = sign(self._compared(descriptors[block]), place, centers)
+        return found
+
+    def _compared(self, descriptors: NDArray[Any]) -> NDArray[Any]:
+        """Descriptors as they are compared: RootSIFT, or as they are."""
+        return root_bytes(descriptors) if self.root else descriptors
 
     def _assign(self, rows: NDArray[Any], n_nearest: int) -> Words:
         if n_nearest == 1:
@@ -142,6 +178,15 @@ class Vocabulary:
             n_below += len(level.centers)
             columns.append((nodes + n_below).astype(np.int32))  # leaves are numbered first, as with one level
         return np.hstack(columns)
+
+
+def check_embedding(embedding: bool, levels: int, n_nearest: int) -> None:
+    """Check that regions with signatures have one word."""
+    check.boolean("embedding", embedding)
+    if embedding and (levels > 1 or n_nearest > 1):
+        raise ValueError(
+            f"embedding needs one word of each region, levels=1 and n_nearest=1, got {levels} and {n_nearest}"
+        )
 
 
 def check_levels(levels: int, depth: int) -> None:
@@ -177,6 +222,7 @@ def learn_vocabulary(
     root: bool = True,
     sample: int | None = None,
     levels: int = 1,
+    embedding: bool = False,
     random_state: int | None = None,
     resume: bool = False,
     **settings: Any,
@@ -199,6 +245,8 @@ def learn_vocabulary(
         Largest number of descriptors to learn from, drawn at random; by default all.
     levels : int, default=1
         Scoring levels of hierarchical k-means.
+    embedding : bool, default=False
+        Whether regions have signatures, too: see `Vocabulary`.
     random_state : int, optional
         Seed.
     resume : bool, default=False
@@ -216,6 +264,7 @@ def learn_vocabulary(
     check.choice("method", method, tuple(METHODS))
     check.integer("n_words", n_words, 2)
     check_levels(levels, tree_shape(n_words)[1] if method == "hkm" else 1)
+    check_embedding(embedding, levels, 1)
     rows = np.asarray(descriptors)
     if sample is not None:
         check.integer("sample", sample, 1)
@@ -225,7 +274,7 @@ def learn_vocabulary(
     check_n_words(n_words, len(rows))
     model = METHODS[method](n_words, random_state=random_state, **settings)
     model.fit(root_bytes(rows) if root else rows, **({"resume": True} if resume else {}))
-    return Vocabulary(model, root=root, levels=levels)
+    return Vocabulary(model, root=root, levels=levels, embedding=embedding)
 
 
 def root_bytes(descriptors: ArrayLike) -> NDArray[np.uint8]:
@@ -266,9 +315,9 @@ def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
         return unpack_vocabulary(path, *read_tensors(path, VOCABULARY))
 
 
-def pack_vocabulary(vocabulary: Vocabulary) -> tuple[Arrays, dict[str, Any]]:
-    """Arrays and metadata of a vocabulary, for a file."""
-    arrays, facts = pack_model(vocabulary.model)
+def pack_vocabulary(vocabulary: Vocabulary, *, training: bool = False) -> tuple[Arrays, dict[str, Any]]:
+    """Arrays and metadata of a vocabulary, for a file; ``training``: the labels and the history of the fit, too."""
+    arrays, facts = pack_model(vocabulary.model, training=training)
     arrays = {MODEL_PREFIX + name: array for name, array in arrays.items()}
     return arrays, {"model": facts} | {name: getattr(vocabulary, name) for name in SETTINGS}
 
@@ -277,4 +326,4 @@ def unpack_vocabulary(path: Path, arrays: Arrays, facts: dict[str, Any]) -> Voca
     """Vocabulary from the arrays and metadata of a file."""
     own = {name.removeprefix(MODEL_PREFIX): array for name, array in arrays.items() if name.startswith(MODEL_PREFIX)}
     model = unpack_model(path, own, facts["model"])
-    return Vocabulary(model, **{name: facts[name] for name in SETTINGS})
+    return Vocabulary(model, **{name: facts[name] for name in SETTINGS if name in facts})  # older files lack some
