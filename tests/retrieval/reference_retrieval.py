@@ -77,16 +77,7 @@ def fit_affine(keypoints, others, pairs):
     return np.linalg.lstsq(here, others[pairs[:, 1], :2].astype(np.float64), rcond=None)[0].T
 
 
-def verify_pairs(keypoints, others, pairs, dof, tolerances):
-    best, inliers = None, []
-    for number, (i, j) in enumerate(pairs):
-        missing = 1 - len(inliers) / len(pairs)
-        if inliers and (missing == 0 or number >= math.log(1e-3) / math.log(missing)):
-            break
-        trial = transform_between(keypoints[i], others[j], dof)
-        found = find_inliers(keypoints, others, pairs, trial, tolerances)
-        if len(found) > len(inliers):
-            best, inliers = trial, found
+def refit(keypoints, others, pairs, tolerances, best, inliers):
     for _ in range(4):
         chosen = pairs[inliers]
         if len(inliers) < 3 or np.linalg.matrix_rank(keypoints[chosen[:, 0], :2] - keypoints[chosen[0, 0], :2]) < 2:
@@ -96,7 +87,33 @@ def verify_pairs(keypoints, others, pairs, dof, tolerances):
         if len(found) <= len(inliers):
             break
         best, inliers = trial, found
+    return best, inliers
+
+
+def verify_pairs(keypoints, others, pairs, dof, tolerances, locally):
+    best, inliers = None, []
+    for number, (i, j) in enumerate(pairs):
+        missing = 1 - len(inliers) / len(pairs)
+        if inliers and (missing == 0 or number >= math.log(1e-3) / math.log(missing)):
+            break
+        trial = transform_between(keypoints[i], others[j], dof)
+        found = find_inliers(keypoints, others, pairs, trial, tolerances)
+        if len(found) > len(inliers):
+            best, inliers = trial, found
+            if locally:
+                best, inliers = refit(keypoints, others, pairs, tolerances, best, inliers)
+    best, inliers = refit(keypoints, others, pairs, tolerances, best, inliers)
     return best, pairs[inliers]
+
+
+def weigh_inliers(keypoints, others, inliers, words, idf, transform, dof):
+    """idf times a Gaussian of the octaves between the scale of the match and that of the transformation."""
+    total = 0.0
+    for i, j in inliers:
+        own = abs(np.linalg.det(transform_between(keypoints[i], others[j], dof)[:, :2]))
+        octaves = math.log2(math.sqrt(own) / math.sqrt(abs(np.linalg.det(transform[:, :2]))))
+        total += idf[words[i]] * math.exp(-(octaves**2) / 2)
+    return total
 
 
 def count_places(keypoints, others, pairs, tolerances):

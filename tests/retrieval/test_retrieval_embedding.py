@@ -5,8 +5,19 @@ import pytest
 import reference_retrieval as reference
 from retrieval_data import parts, put, rewritten
 
-from closure_kmeans.retrieval import PAPER_STEPS, ImageIndex, Steps, Vocabulary, place
+from closure_kmeans.retrieval import (
+    PAPER_STEPS,
+    Collection,
+    Extraction,
+    ImageIndex,
+    Steps,
+    Vocabulary,
+    Words,
+    align,
+    place,
+)
 from closure_kmeans.retrieval.embedding import N_BITS, list_regions, projection, score_matches, sign, similarities
+from closure_kmeans.retrieval.expansion import object_regions
 from closure_kmeans.vectors import FileFormatError
 
 
@@ -142,3 +153,41 @@ def test_an_older_index_file_has_no_signatures(index, tmp_path):
 def test_signatures_need_one_word_of_a_region(vocabulary):
     with pytest.raises(ValueError, match="embedding needs one word of each region"):
         Vocabulary(vocabulary.model, n_nearest=2, embedding=True)
+
+
+def test_expanded_queries_average_the_scores_of_verified_images(signed):
+    """By hand: the query, and its two best verified results with all of their regions that are in its frame."""
+    query = signed.query_of(8)
+    plain = {r.image: r for r in signed.search(query, n_results=None, n_rerank=24)}
+    best = [image for image, result in plain.items() if result.verified][:2]
+    assert len(best) == 2
+    found = signed.search(query, n_results=None, n_rerank=24, steps=Steps(expansion=2))
+    total = {image: result.score for image, result in plain.items()}
+    for image in best:
+        view = object_regions(
+            query.places, signed.places_of(image), align(query.places, signed.places_of(image)).transform
+        )
+        scores = score_matches(signed._regions, view, signed._inverted.idf)
+        total = {other: total.get(other, 0.0) + score for other, score in enumerate(scores)}
+    assert {r.image: r.score for r in found} == {
+        image: pytest.approx(score / 3) for image, score in total.items() if score > 0
+    }
+    with pytest.raises(ValueError, match="expansion needs verified images"):
+        signed.search(query, steps=Steps(expansion=2))
+
+
+def test_expansion_finds_what_only_a_result_shows(vocabulary):
+    """Three pictures in a chain: the first and the last have no word in common."""
+    rng = np.random.default_rng(0)
+    where = np.column_stack([rng.uniform(0, 300, (60, 2)), np.full(60, 9.0), np.zeros(60)])
+    words = np.concatenate([np.arange(40), np.arange(20, 60), np.arange(40, 80), np.arange(100, 200)])
+    keypoints = np.concatenate([where[:40], where[20:60], where[:40], rng.uniform(1, 300, (100, 4))])
+    offsets = np.array([0, 40, 80, 120, 220])
+    made = ImageIndex(Vocabulary(vocabulary.model))
+    names = [f"{i}.png" for i in range(4)]
+    made.add(
+        Collection(names, None, keypoints, np.empty((0, 128)), offsets, [], Extraction()), Words(words[:, None], None)
+    )
+    query = made.query_of(0)
+    assert [r.image for r in made.search(query, n_rerank=4)] == [0, 1]
+    assert [r.image for r in made.search(query, n_rerank=4, steps=Steps(expansion=5))] == [0, 1, 2]

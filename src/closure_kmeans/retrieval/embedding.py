@@ -17,6 +17,7 @@ from scipy.linalg import hadamard
 
 from closure_kmeans.files import FileFormatError
 from closure_kmeans.retrieval import kernels
+from closure_kmeans.retrieval.inverted import check_words
 from closure_kmeans.retrieval.verification import Places
 
 # Bits of a signature.
@@ -113,9 +114,11 @@ def score_matches(
     if query.signatures is None:
         raise ValueError("the query must have signatures like the images of the index, but has none")
     scores = np.zeros(len(lists.region_norms))
+    check_words(query.words, len(idf))
     asked = query.words.astype(np.int64)
     weights = idf.astype(np.float64) ** 2
     if not kernels.add_matches(*lists[:3], asked, query.signatures, similarities(), weights, burstiness, scores):
         raise FileFormatError("the index must name images that it has, but does not: it was changed on disk")
     norms = lists.region_norms * np.sqrt(weights[asked].sum())
-    return np.divide(scores, norms, out=np.zeros(len(scores)), where=norms > 0)
+    found: NDArray[np.float64] = np.divide(scores, norms, out=scores, where=norms > 0)
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -24,10 +25,12 @@ from closure_kmeans.retrieval.collection import (
 )
 from closure_kmeans.retrieval.embedding import RegionLists, list_regions, score_matches
 from closure_kmeans.retrieval.evaluation import Box
-from closure_kmeans.retrieval.inverted import InvertedFile
+from closure_kmeans.retrieval.expansion import average_scores, object_regions
+from closure_kmeans.retrieval.inverted import InvertedFile, Ranking
 from closure_kmeans.retrieval.verification import (
     CIRCLES,
     ELLIPSES,
+    Matches,
     Places,
     Verification,
     beyond_chance,
@@ -52,12 +55,20 @@ class Query(NamedTuple):
     places: Places
 
 
+class Verified(NamedTuple):
+    """Verification of the first images of a ranking."""
+
+    matches: Matches
+    verified: NDArray[np.bool_]  # (n,) whether there are more inliers than chance explains
+    order: NDArray[np.int64]  # verified images first
+
+
 class Result(NamedTuple):
     """One search result."""
 
     image: int  # image number in the index
     name: str
-    score: float  # tf-idf, 1 for the same image
+    score: float  # 1 for the same image by tf-idf, less by signatures
     inliers: int | None = None  # number of inliers; None if not verified
     verified: bool = False  # whether the inliers are more than chance explains
 
@@ -67,9 +78,10 @@ class Steps(NamedTuple):
 
     embedding: bool = True  # score by signatures, if the index has them, and not by tf-idf
     burstiness: bool = True  # with signatures: lower the weights of matches that come in numbers
+    expansion: int = 0  # number of best verified images that search again (average query expansion)
 
 
-# tf-idf and spatial re-ranking as in the paper.
+# tf-idf as in the paper.
 PAPER_STEPS = Steps(embedding=False, burstiness=False)
 
 
@@ -205,8 +217,7 @@ class ImageIndex:
         self._check_not_empty()
         check_uncut(self._places.words)
         own = self._places.of(image)
-        words = Words(self.vocabulary.with_levels(own.words[:, np.newaxis]), None)
-        query = query_by_words(words, own.keypoints, box, own.signatures)
+        query = query_by_words(self._query_by(own).words, own.keypoints, box, own.signatures)
         if len(query.places.words) == 0:
             raise ValueError(f"the query must have features, but '{self.names[image]}' has none in the place asked for")
         return query
@@ -230,21 +241,37 @@ class ImageIndex:
         """
         self._check_not_empty()
         check.integer("n_rerank", n_rerank, 0)
+        check.integer("expansion", steps.expansion, 0)
+        if steps.expansion > 0 and n_rerank == 0:
+            raise ValueError(f"expansion needs verified images, n_rerank above 0, got {steps.expansion} and 0")
         if n_results is not None:
             check.integer("n_results", n_results, 1)
         check_uncut(self._inverted.images)
         most = None if n_results is None else max(n_results, n_rerank)
-        ranking = inverted.order(self._score(query, norm, steps), most)
-        found = zip(ranking.images.tolist(), ranking.scores.tolist(), strict=True)
-        results = [Result(image, self.names[image], score) for image, score in found]
+        scores = self._score(query, norm, steps)
+        ranking = inverted.order(scores, most)
         if n_rerank == 0:
-            return results
+            return self._results(ranking)
         settings = verification or Verification()
-        matches = match_images(query.places, self._places, ranking.images[:n_rerank], settings, n_threads)
-        verified = beyond_chance(matches, settings.tolerance)
-        for i, (inliers, holds) in enumerate(zip(matches.inliers.tolist(), verified.tolist(), strict=True)):
+        verify = partial(self._verify, query, n_rerank=n_rerank, settings=settings, n_threads=n_threads)
+        found = verify(ranking)
+        if steps.expansion > 0:
+            best = found.order[: min(steps.expansion, int(found.verified.sum()))]
+            views = (
+                object_regions(query.places, self._places.of(ranking.images[i]), found.matches.transforms[i])
+                for i in best
+            )
+            scores = average_scores(scores, views, lambda view: self._score(self._query_by(view), norm, steps))
+            ranking = inverted.order(scores, most)
+            found = verify(ranking)
+        results = self._results(ranking)
+        for i, (inliers, holds) in enumerate(zip(found.matches.inliers.tolist(), found.verified.tolist(), strict=True)):
             results[i] = results[i]._replace(inliers=inliers, verified=holds)
-        return [results[i] for i in rerank(ranking, matches.inliers, verified)[:n_results]]
+        return [results[i] for i in found.order[:n_results]]
+
+    def _results(self, ranking: Ranking) -> list[Result]:
+        found = zip(ranking.images.tolist(), ranking.scores.tolist(), strict=True)
+        return [Result(image, self.names[image], score) for image, score in found]
 
     def _score(self, query: Query, norm: str, steps: Steps) -> NDArray[np.float64]:
         """Scores of all images."""
@@ -252,6 +279,19 @@ class ImageIndex:
             return score_matches(self._regions, query.places, self._inverted.idf, burstiness=steps.burstiness)
         words, weights = query.words
         return inverted.score(self._inverted, words, weights=weights, norm=norm)
+
+    def _verify(
+        self, query: Query, ranking: Ranking, n_rerank: int, settings: Verification, n_threads: int | None
+    ) -> Verified:
+        """Verify the first images of a ranking."""
+        images, idf = ranking.images[:n_rerank], self._inverted.idf
+        matches = match_images(query.places, self._places, images, settings, idf, n_threads)
+        verified = beyond_chance(matches, settings.tolerance)
+        return Verified(matches, verified, rerank(ranking, matches.strengths(settings), verified))
+
+    def _query_by(self, places: Places) -> Query:
+        """Query by regions of the index, with the nearest word of each."""
+        return Query(Words(self.vocabulary.with_levels(places.words[:, np.newaxis]), None), places)
 
     def _check_not_empty(self) -> None:
         if len(self) == 0:
@@ -293,7 +333,8 @@ class ImageIndex:
             _check_arrays(path, arrays, len(names), vocabulary.n_words, len(facts["folders"]))
             index.names, index.folders, index._folder_of = names, facts["folders"], np.array(arrays["folder_of"])
             index._inverted = InvertedFile(*(arrays[name] for name in InvertedFile._fields))
-            index._places = Places(*(arrays[name] for name in PLACES), arrays.get(SIGNATURES))
+            words, keypoints, offsets = (arrays[name] for name in PLACES)
+            index._places = Places(words, keypoints, offsets, arrays.get(SIGNATURES))
             if vocabulary.embedding:
                 _check_regions(path, arrays, len(names), vocabulary.n_words)
                 index._regions = RegionLists(*(arrays[name] for name in RegionLists._fields))
@@ -349,7 +390,7 @@ def _check_arrays(path: Path, arrays: Arrays, n_images: int, n_words: int, n_fol
 def _check_regions(path: Path, arrays: Arrays, n_images: int, n_words: int) -> None:
     """Check the arrays of the Hamming embedding."""
     n_regions = len(arrays["region_words"])
-    shapes = {
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {
         "region_starts": ((n_words + 1,), "int64"),
         "region_images": ((n_regions,), "int32"),
         "signatures": ((n_regions,), "uint64"),

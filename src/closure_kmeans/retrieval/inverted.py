@@ -147,13 +147,14 @@ def _count_query(
     words: ArrayLike, weights: ArrayLike | None, n_words: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Distinct words of a query and their counts."""
-    given = _check_words(words, n_words)
+    given = check_words(words, n_words)
     distinct, place = np.unique(given.ravel(), return_inverse=True)
     counted = np.bincount(place, None if weights is None else np.ravel(weights), len(distinct))
     return distinct.astype(np.int64), counted.astype(np.float64)
 
 
-def _check_words(words: ArrayLike, n_words: int) -> NDArray[Any]:
+def check_words(words: ArrayLike, n_words: int) -> NDArray[Any]:
+    """Words as int64; check that they are in the vocabulary."""
     given = np.asarray(words)
     if given.ndim not in (1, 2) or (given.size and given.dtype.kind not in "iu"):
         raise ValueError(f"words must be whole numbers of shape (m,) or (m, r), got {given.dtype} of {given.shape}")
@@ -164,7 +165,7 @@ def _check_words(words: ArrayLike, n_words: int) -> NDArray[Any]:
 
 def _count_words(words: ArrayLike, offsets: ArrayLike, n_words: int, weights: ArrayLike | None) -> sparse.csc_array:
     """Sparse (N, k) matrix of word counts."""
-    given, ends = _check_words(words, n_words), np.asarray(offsets, np.int64)
+    given, ends = check_words(words, n_words), np.asarray(offsets, np.int64)
     if ends[0] != 0 or ends[-1] != len(given) or (np.diff(ends) < 0).any():
         raise ValueError(f"offsets must rise from 0 to the number of regions, {len(given)}")
     per_region = given.size // len(given) if len(given) else 1

@@ -57,6 +57,12 @@ class Matches(NamedTuple):
     pairs: NDArray[np.int64]  # (n,) pairs of regions that have the same word
     inliers: NDArray[np.int64]  # (n,) inliers
     places: NDArray[np.int64]  # (n,) inliers farther from each other than the tolerance
+    weights: NDArray[np.float64] = np.empty(0)  # (n,) idf times the consistency of scales, summed over the inliers
+    transforms: NDArray[np.float64] = np.empty((0, 2, 3))  # (n, 2, 3) affine transformations of the query
+
+    def strengths(self, settings: Verification) -> NDArray[Any]:
+        """Values that images are ranked by: their inliers, or the weights of these."""
+        return self.weights if settings.weighted else self.inliers
 
 
 class Verification(NamedTuple):
@@ -65,6 +71,7 @@ class Verification(NamedTuple):
     dof: int | None = None  # degrees of freedom of a hypothesis; None for 4 with circles and 5 with ellipses
     tolerance: float = 0.04  # largest transfer error, relative to the longer side of the keypoints' bounding box
     verifier: str = "matches"
+    weighted: bool = True  # rank by weighted inliers, and refit every best hypothesis and not only the last
 
 
 def place(
@@ -154,7 +161,7 @@ def align(query: Places, other: Places, settings: Verification = Verification())
     tolerances = _tolerances(query, other, settings)
     if settings.verifier == "opencv":
         return _align_by_opencv(query.keypoints, other.keypoints, pairs, tolerances)
-    pairs = kernels.verify_pairs(query.keypoints, other.keypoints, pairs, dof, tolerances, transform)
+    pairs = kernels.verify_pairs(query.keypoints, other.keypoints, pairs, dof, tolerances, settings.weighted, transform)
     return Alignment(transform, pairs)
 
 
@@ -183,9 +190,12 @@ def match_images(
     places: Places,
     images: NDArray[np.int64],
     settings: Verification = Verification(),  # noqa: B008
+    idf: NDArray[np.float32] | None = None,
     n_threads: int | None = None,
 ) -> Matches:
     """Match a query with images: numbers of matched regions, of inliers and of distinct places.
+
+    ``idf`` are the weights of the words, by default 1.
 
     >>> corners = [[0, 0, 4, 0], [10, 0, 4, 0], [0, 10, 4, 0], [10, 10, 4, 0]]
     >>> query = place([0, 1, 2, 3], corners)
@@ -194,21 +204,27 @@ def match_images(
     [4, 0]
     """
     dof = check_verification(settings, query, places)
-    matches = Matches(*np.zeros((3, len(images)), np.int64))
+    n = len(images)
+    pairs, inliers, distinct = np.zeros((3, n), np.int64)
+    matches = Matches(pairs, inliers, distinct, np.zeros(n), np.full((n, 2, 3), np.nan))
+    idf = np.ones(1 + max(query.words.max(initial=-1), 0), np.float32) if idf is None else idf
     if settings.verifier == "opencv":
         for i, image in enumerate(images):
             other = places.of(image)
-            inliers = align(query, other, settings).pairs
+            matches.transforms[i], agreed = align(query, other, settings)
             matches.pairs[i] = len(kernels.match_words(query.words, other.words))
-            matches.inliers[i] = len(inliers)
+            matches.weights[i] = kernels.weigh_inliers(
+                query.keypoints, other.keypoints, agreed, query.words, idf, matches.transforms[i], dof
+            )
+            matches.inliers[i] = len(agreed)
             tolerances = _tolerances(query, other, settings)
-            matches.places[i] = kernels.count_places(query.keypoints, other.keypoints, inliers, tolerances)
+            matches.places[i] = kernels.count_places(query.keypoints, other.keypoints, agreed, tolerances)
         return matches
     verify = partial(
         kernels.verify_images,
-        *(query.words, query.keypoints, places.offsets, places.words, places.keypoints),
-        *(np.ascontiguousarray(images, np.int64), dof, float(settings.tolerance)),
-        *(matches.pairs, matches.inliers, matches.places),
+        *(query.words, query.keypoints, places.offsets, places.words, places.keypoints, idf),
+        *(np.ascontiguousarray(images, np.int64), dof, float(settings.tolerance), settings.weighted),
+        *matches,
     )
     with Threads(count_threads(n_threads)) as threads:
         threads.for_each_block(verify, len(images))
@@ -234,16 +250,17 @@ def beyond_chance(matches: Matches, tolerance: float) -> NDArray[np.bool_]:
     return found
 
 
-def rerank(ranking: Ranking, inliers: NDArray[np.int64], verified: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Order that puts verified images first, by inliers and then by score; the others keep their order.
+def rerank(ranking: Ranking, inliers: NDArray[Any], verified: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Order that puts verified images first, by inliers (or their weights) and then by score.
 
-    ``inliers`` and ``verified`` belong to the first images of the ranking, which were verified.
+    The others keep their order. ``inliers`` and ``verified`` belong to the first images of the ranking, which were
+    verified.
 
     >>> ranking = Ranking(np.array([8, 3, 5]), np.array([0.5, 0.4, 0.3]))
     >>> order = rerank(ranking, np.array([4, 12]), np.array([False, True]))
     >>> ranking.images[order].tolist()
     [3, 8, 5]
     """
-    counted = np.zeros(len(ranking.images), np.int64)
+    counted = np.zeros(len(ranking.images))
     counted[: len(inliers)] = np.where(verified, inliers, 0)
     return np.argsort(-counted, kind="stable")
