@@ -113,7 +113,8 @@ def test_add_and_remove(run, made, photos, tmp_path):
     assert made.read_bytes() == before
     facts = json.loads(run("add", made, more, "--new", "--json"))
     assert (facts["images"], facts["added"], facts["already_there"]) == (26, 1, 1)
-    assert json.loads(run("query", made, photos / "image007.png", "--json"))[1]["name"] == "newer.png"
+    results = json.loads(run("query", made, photos / "image007.png", "--json", "--protocol", "paper"))
+    assert results[1]["name"] == "newer.png"
     run("remove", made, "newer.png")
     (more / "newer.png").write_bytes(b"no picture")
     assert "newer.png" in run("add", made, more, "--new", code=1)
@@ -207,7 +208,28 @@ def test_an_evaluation_that_was_stopped_goes_on(run, photos, tmp_path, work_done
     rows = [json.loads(line) for line in run(*arguments, "--work", tmp_path / "kept").splitlines()]
     assert [row["score"] for row in rows] == whole
     assert learned == []
-    assert scored == [Scoring(24, reranked=True)]
+    verified = Scoring(24, reranked=True, embedding=True, burstiness=True, weighted=True)
+    assert scored == [verified, verified._replace(expansion=20)]
+
+
+def test_the_protocol_of_the_paper(run, photos, made):
+    """One switch, and each step by itself."""
+    steps = ("embedding", "burstiness", "weighted", "expansion")
+
+    def taken(*options):
+        rows = run("evaluate", "ukbench", photos, "--n-words", "50", "--rerank", "--json", *options).splitlines()
+        return [tuple(json.loads(row)[step] for step in steps) for row in rows]
+
+    assert taken("--protocol", "paper") == [(False, False, False, 0)] * 2
+    assert taken("--protocol", "paper", "--weighted", "--expansion", "3") == [
+        (False, False, False, 0),
+        (False, False, True, 0),
+        (False, False, True, 3),
+    ]
+    assert taken("--no-burstiness", "--expansion", "0") == [(True, False, False, 0), (True, False, True, 0)]
+    plain = run("query", made, photos / "image005.png", "--protocol", "paper", "--json")
+    assert json.loads(plain)[0]["score"] == pytest.approx(1)
+    assert run("query", made, photos / "image005.png", "--no-embedding", "--json") == plain
 
 
 def test_another_ground_truth_is_scored_again(run, photos, tmp_path, work_done):

@@ -111,8 +111,7 @@ def score_matches(
     matched itself alone. ``burstiness`` (Jégou, Douze, Schmid 2009) lowers the weights of a query region's matches by
     their number, in an image and in all images.
     """
-    if query.signatures is None:
-        raise ValueError("the query must have signatures like the images of the index, but has none")
+    assert query.signatures is not None
     scores = np.zeros(len(lists.region_norms))
     check_words(query.words, len(idf))
     asked = query.words.astype(np.int64)

@@ -74,15 +74,15 @@ class Result(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What a search does beyond tf-idf and a plain verification, where the index and the search allow it."""
+    """Steps of a search beyond tf-idf, each taken where the index and the search allow it."""
 
-    embedding: bool = True  # score by signatures, if the index has them, and not by tf-idf
+    embedding: bool = True  # score by signatures, if the index and the query have them, and not by tf-idf
     burstiness: bool = True  # with signatures: lower the weights of matches that come in numbers
-    expansion: int = 0  # number of best verified images that search again (average query expansion)
+    expansion: int = 20  # with verification: number of best verified images that search again (average query expansion)
 
 
 # tf-idf as in the paper.
-PAPER_STEPS = Steps(embedding=False, burstiness=False)
+PAPER_STEPS = Steps(embedding=False, burstiness=False, expansion=0)
 
 
 class ImageIndex:
@@ -242,8 +242,6 @@ class ImageIndex:
         self._check_not_empty()
         check.integer("n_rerank", n_rerank, 0)
         check.integer("expansion", steps.expansion, 0)
-        if steps.expansion > 0 and n_rerank == 0:
-            raise ValueError(f"expansion needs verified images, n_rerank above 0, got {steps.expansion} and 0")
         if n_results is not None:
             check.integer("n_results", n_results, 1)
         check_uncut(self._inverted.images)
@@ -275,7 +273,7 @@ class ImageIndex:
 
     def _score(self, query: Query, norm: str, steps: Steps) -> NDArray[np.float64]:
         """Scores of all images."""
-        if self._regions is not None and steps.embedding:
+        if self._regions is not None and query.places.signatures is not None and steps.embedding:
             return score_matches(self._regions, query.places, self._inverted.idf, burstiness=steps.burstiness)
         words, weights = query.words
         return inverted.score(self._inverted, words, weights=weights, norm=norm)
@@ -285,7 +283,7 @@ class ImageIndex:
     ) -> Verified:
         """Verify the first images of a ranking."""
         images, idf = ranking.images[:n_rerank], self._inverted.idf
-        matches = match_images(query.places, self._places, images, settings, idf, n_threads)
+        matches = match_images(query.places, self._places, images, settings, n_threads, idf)
         verified = beyond_chance(matches, settings.tolerance)
         return Verified(matches, verified, rerank(ranking, matches.strengths(settings), verified))
 

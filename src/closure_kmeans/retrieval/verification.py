@@ -190,8 +190,8 @@ def match_images(
     places: Places,
     images: NDArray[np.int64],
     settings: Verification = Verification(),  # noqa: B008
-    idf: NDArray[np.float32] | None = None,
     n_threads: int | None = None,
+    idf: NDArray[np.float32] | None = None,
 ) -> Matches:
     """Match a query with images: numbers of matched regions, of inliers and of distinct places.
 

@@ -119,7 +119,6 @@ class Vocabulary:
         """
         n_nearest = self.n_nearest if n_nearest is None else n_nearest
         check_nearest(n_nearest, len(self.model.cluster_centers_))
-        check_embedding(self.embedding, self.levels, n_nearest)
         rows = np.asarray(descriptors)
         if len(rows) == 0:
             return Words(np.empty((0, self.levels), np.int32), None)
@@ -145,8 +144,8 @@ class Vocabulary:
         return Words(self.with_levels(np.asarray(labels)[:, np.newaxis]), None)
 
     def signatures(self, descriptors: NDArray[Any], words: Words) -> NDArray[np.uint64] | None:
-        """Signatures of descriptors whose words are known; None without ``embedding``."""
-        if not self.embedding:
+        """Signatures of descriptors whose words are known; None without ``embedding``, or of several words each."""
+        if not self.embedding or words.words.shape[1] > 1:
             return None
         nearest = words.words[:, 0]
         found = np.empty(len(nearest), np.uint64)
