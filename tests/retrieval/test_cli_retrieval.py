@@ -88,7 +88,8 @@ def test_hierarchical_and_soft_indexes(run, photos, tmp_path):
     arguments = ("index", photos, "--n-words", "216", "-o", tmp_path / "photos.index", "--work", tmp_path, "-q")
     for options in (("--levels", "3"), ("--levels", "1", "--n-nearest", "3")):
         run(*arguments, "--method", "hkm", *options)
-        results = json.loads(run("query", tmp_path / "photos.index", photos / "image005.png", "--json", "--rerank"))
+        options = ("--json", "--rerank", "--expansion", "0")
+        results = json.loads(run("query", tmp_path / "photos.index", photos / "image005.png", *options))
         assert results[0]["name"] == "image005.png"
         assert results[0]["score"] == pytest.approx(1)
         assert {result["image"] // 4 for result in results[:3]} == {1}
@@ -114,7 +115,7 @@ def test_add_and_remove(run, made, photos, tmp_path):
     facts = json.loads(run("add", made, more, "--new", "--json"))
     assert (facts["images"], facts["added"], facts["already_there"]) == (26, 1, 1)
     results = json.loads(run("query", made, photos / "image007.png", "--json", "--protocol", "paper"))
-    assert results[1]["name"] == "newer.png"
+    assert {result["name"] for result in results[:2]} == {"image007.png", "newer.png"}
     run("remove", made, "newer.png")
     (more / "newer.png").write_bytes(b"no picture")
     assert "newer.png" in run("add", made, more, "--new", code=1)
@@ -256,7 +257,7 @@ def test_kept_work_that_cannot_be_read_is_named(run, photos, tmp_path):
         path = min(tmp_path.glob(name))
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
-        output = " ".join(run(*arguments, "--norms", "l1,l2", code=1).split())
+        output = " ".join(run(*arguments, "--subsets", "12,24", code=1).split())
         assert f"{path.name}' cannot be read as {kind}" in output
         assert "remove it to have it made again" in output
         path.write_bytes(whole)

@@ -11,7 +11,6 @@ from closure_kmeans.features import local_features
 from closure_kmeans.retrieval import Collection, Extraction, experiment, read_oxford
 from closure_kmeans.retrieval.experiment import Plan, Scoring, compare
 
-
 PAPER = {"embedding": False, "burstiness": False, "weighted": False, "expansion": 0}
 
 

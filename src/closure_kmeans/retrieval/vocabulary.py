@@ -133,15 +133,15 @@ class Vocabulary:
         return Words(np.concatenate([part.words for part in parts]), np.concatenate(weights) if weights else None)
 
     def words_of_fit(self, descriptors: NDArray[Any], *, verbose: int = 0) -> Words:
-        """Words of the descriptors that the vocabulary was learned from: the labels of the fit, without a search.
+        """Words of the descriptors that the vocabulary was learned from: the labels of cluster closures, unsearched.
 
-        The other arguments are those of `assign`, which takes the place of the labels where a region has several
-        words, and where the vocabulary was learned from a sample or loaded from a file that holds no labels.
+        Nearly all of these are the nearest word. `assign` searches where other methods learned the words, from a sample
+        or in another process, and where a region has several words. The other arguments are its own.
         """
         labels = getattr(self.model, "labels_", ())
-        if self.n_nearest > 1 or len(labels) != len(descriptors):
+        if self.n_nearest > 1 or len(labels) != len(descriptors) or not isinstance(self.model, ClosureKMeans):
             return self.assign(descriptors, verbose=verbose)
-        return Words(self.with_levels(np.asarray(labels)[:, np.newaxis]), None)
+        return Words(np.asarray(labels)[:, np.newaxis], None)
 
     def signatures(self, descriptors: NDArray[Any], words: Words) -> NDArray[np.uint64] | None:
         """Signatures of descriptors whose words are known; None without ``embedding``, or of several words each."""
