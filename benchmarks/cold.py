@@ -3,13 +3,15 @@
     python -m benchmarks.cold [--rounds N] [--quick] [--out FOLDER]
 
 Each case runs in a process of its own: what a case builds on is used first, and then the case itself twice. The first
-time less the second is what is compiled for it. A second process shows what loading the cache costs.
+time less the second is what is compiled for it. A second process shows what loading the cache costs. Another table
+shows what starting costs: the help of the command, and the import of the estimator beside scikit-learn's base.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -27,6 +29,12 @@ from benchmarks.machine import describe_machine, describe_versions, thread_envir
 from benchmarks.results import FOLDER, markdown_table
 
 N_ROWS, N_FEATURES, N_CLUSTERS = 5000, 128, 500
+STARTS = {
+    "`closure-kmeans --help`": ("-m", "closure_kmeans", "--help"),
+    "`import sklearn.base`": ("-c", "import sklearn.base"),
+    "`from closure_kmeans import ClosureKMeans`": ("-c", "from closure_kmeans import ClosureKMeans"),
+}
+STARTS_EACH = 5  # a round
 # What a case builds on, and the number type of its rows.
 CASES = {
     "fit, uint8": ("", "uint8"),
@@ -115,8 +123,16 @@ def measure_in_process(case: str, cache: str) -> dict[str, Any]:
     return json.loads(subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True).stdout)
 
 
-def report(found: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]) -> str:
-    """Tables of the cases and of the kernels."""
+def measure_start(arguments: tuple[str, ...]) -> float:
+    """Processor seconds of a whole process."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def report(found: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]], starts: dict[str, list[float]]) -> str:
+    """Tables of the cases, of the starts and of the kernels."""
     lines = []
     for case, rounds in found.items():
         times = [empty["seconds"] for empty, _ in rounds]
@@ -148,6 +164,16 @@ def report(found: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]) -> str
             "",
             markdown_table(names, lines),
             "",
+            f"A whole process, median and range of {len(next(iter(starts.values())))}:",
+            "",
+            markdown_table(
+                ("start", "processor s", "range, s"),
+                [
+                    (name, f"{median(times):.2f}", f"{min(times):.2f}–{max(times):.2f}")
+                    for name, times in starts.items()
+                ],
+            ),
+            "",
             "Functions that take the longest to compile, without those that they call, for one type of rows:",
             "",
             markdown_table(("function", "processor s"), slowest),
@@ -170,11 +196,15 @@ def main() -> None:
         return
     cases, rounds = (list(CASES)[:1], 1) if arguments.quick else (list(CASES), arguments.rounds)
     found: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {case: [] for case in cases}
+    starts: dict[str, list[float]] = {name: [] for name in STARTS}
     for _ in range(rounds):
+        for _ in range(STARTS_EACH):
+            for name, command in STARTS.items():
+                starts[name].append(measure_start(command))
         for case in cases:
             with tempfile.TemporaryDirectory() as cache:
                 found[case].append((measure_in_process(case, cache), measure_in_process(case, cache)))
-    text = report(found)
+    text = report(found, starts)
     print(text)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "cold.md").write_text(text)

@@ -227,7 +227,7 @@ def draw_flow() -> Figure:
     loop = "closure.py and iteration.py: again and again, until the distortion hardly falls"
     ax.text(0.2, 3.68, loop, va="center", fontsize=9, color=INK)
     box(0.25, 2.6, "neighborhoods.py", "which leaves to look at", RED)
-    box(2.7, 2.6, "assignment.py", "assign inside the leaves", RED)
+    box(2.7, 2.6, "stores/", "assign inside the leaves", RED)
     box(5.15, 2.6, "clusters.py", "means; refill the empty", RED)
     box(7.6, 2.6, "iteration.py", "record, stop, checkpoint", RED)
     for x in (2.42, 4.87, 7.32):

@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import pytest
+from held import refuse_held
 from hypothesis import settings
 
 # The first example of a kind waits for the compiler. The same examples every time, so that a failure repeats.
@@ -21,3 +22,11 @@ def small_disk(tmp_path):
         pytest.skip("a small disk takes the right to mount one")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    """The files that were not replaced or removed, as on Windows, because this process has them open or mapped."""
+    if sys.platform != "linux":
+        pytest.skip("open and mapped files are listed by Linux")
+    return refuse_held(monkeypatch)

@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,11 +47,17 @@ def check_same(fitted, other):
     np.testing.assert_array_equal(fitted.cluster_centers_, other.cluster_centers_)
     np.testing.assert_array_equal(fitted.labels_, other.labels_)
     assert (fitted.inertia_, fitted.stopped_by_) == (other.inertia_, other.stopped_by_)
-    timeless = [
-        [record._replace(seconds=0, accuracy=None) for record in one.history_] for one in (fitted, other)
-    ]  # the accuracy is measured after the last iteration, too
+    timeless = [[record._replace(seconds=0) for record in one.history_] for one in (fitted, other)]
     assert timeless[0] == timeless[1]
-    assert fitted.history_[-1].accuracy == other.history_[-1].accuracy
+
+
+def reorder(monkeypatch):
+    """Have points come in another order, and centres with another offset, as they may on another processor."""
+    for store in ("memory", "layout"):
+        monkeypatch.setattr(f"closure_kmeans.stores.{store}.mean_of", lambda sample: sample[0] / 2)
+        monkeypatch.setattr(
+            f"closure_kmeans.stores.{store}.principal_axes", lambda sample, n_axes, _: np.eye(128, n_axes, dtype="f")
+        )
 
 
 def test_a_stopped_fit_ends_like_one_that_was_not(mode, tmp_path):
@@ -63,6 +70,28 @@ def test_a_stopped_fit_ends_like_one_that_was_not(mode, tmp_path):
         resumed = model(checkpoint=path, n_threads=1 + stop % 2, **mode).fit(X, resume=True)
         check_same(resumed, whole)
         assert all(np.diff([record.seconds for record in resumed.history_]) > 0)
+
+
+def test_a_stop_at_max_iter_that_is_resumed_with_nothing_to_do(tmp_path):
+    X = load_sift()[:1500]
+    whole = model(max_iter=4).fit(X)
+    assert whole.history_[-1].accuracy > 0
+    assert [record.accuracy for record in whole.history_[:-1]] == [None] * 3
+    for _ in range(2):
+        check_same(model(checkpoint=tmp_path, max_iter=4).fit(X, resume=True), whole)
+
+
+def test_a_resumed_fit_replaces_its_file(mode, tmp_path, refused):
+    X = load_sift()[:1500]
+    parameters = {"checkpoint": tmp_path, "checkpoint_every": 0, **mode}
+    model(**parameters, max_iter=2).fit(X)
+    model(**parameters, max_iter=4).fit(X, resume=True)
+    assert (refused, len(read_status(tmp_path).history)) == ([], 4)
+    other = model(**parameters | {"n_clusters": 50})
+    with pytest.raises(FileFormatError, match="is of another fit") as error:
+        other.fit(X, resume=True)
+    (tmp_path / "checkpoint.safetensors").unlink()  # though the error has it in its traceback
+    assert error
 
 
 def test_many_stops(mode, tmp_path):
@@ -154,7 +183,8 @@ def test_a_fit_without_a_seed_keeps_its_generator(tmp_path):
     X = load_sift()[:1500]
     stopped = model(checkpoint=tmp_path, random_state=None, max_iter=3).fit(X)
     resumed = model(checkpoint=tmp_path, random_state=None).fit(X, resume=True)
-    assert resumed.history_[:3] == stopped.history_
+    assert resumed.history_[:2] == stopped.history_[:2]
+    assert resumed.history_[2] == stopped.history_[2]._replace(accuracy=None)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +238,7 @@ def test_other_bits_than_elsewhere_are_an_error(name, value, message, tmp_path, 
     with pytest.raises(FileFormatError, match=f"may not end in the same bits here: {message}") as refused:
         model(checkpoint=tmp_path).fit(X, resume=True)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
+    assert "go on by fit(X, resume='anyway') or closure-kmeans fit --resume-anyway, or start" in str(refused.value)
     advice = re.search(
         r"start another fit from its centres: init=(.*), and a checkpoint elsewhere$", str(refused.value)
     )
@@ -215,6 +246,71 @@ def test_other_bits_than_elsewhere_are_an_error(name, value, message, tmp_path, 
     np.testing.assert_array_equal(centers, begun.cluster_centers_)
     gone_on = model(init=centers, checkpoint=tmp_path / "elsewhere").fit(X)
     assert gone_on.inertia_ < begun.inertia_
+
+
+def test_a_fit_goes_on_anyway(mode, tmp_path, monkeypatch):
+    """With another version that computes the same bits it ends in the same bits."""
+    X = load_sift()[:1500]
+    whole = model(**mode).fit(X)
+    model(checkpoint=tmp_path, max_iter=3, **mode).fit(X)
+    monkeypatch.setattr("sklearn.__version__", "9.9")
+    with pytest.raises(FileFormatError, match="another fit: tol was"):
+        model(checkpoint=tmp_path, **mode | {"tol": 0.5}).fit(X, resume="anyway")
+    with pytest.raises(FileFormatError, match="another fit: X was"):
+        model(checkpoint=tmp_path, **mode).fit(X[1:], resume="anyway")
+    with pytest.warns(UserWarning, match=r"may not end in the same bits here: sklearn was '.*' and is '9\.9'$"):
+        resumed = model(checkpoint=tmp_path, **mode).fit(X, resume="anyway")
+    check_same(resumed, whole)
+    assert read_status(tmp_path).environment["sklearn"] == "9.9"
+    model(checkpoint=tmp_path, **mode).fit(X, resume=True)  # it was saved here
+
+
+@pytest.mark.parametrize(
+    "settings", [*MODES.values(), {"memory_limit": "5MB"}, {"max_size": 30}, {"metric": "cosine"}], ids=str
+)
+def test_the_points_come_in_another_order(settings, tmp_path, monkeypatch):
+    """As they may on another processor: the fit goes on from the same clusters."""
+    X = load_sift()[:1500]
+    parameters = {"checkpoint": tmp_path, **settings}
+    begun = model(**parameters, max_iter=4).fit(X)
+    reorder(monkeypatch)
+    with pytest.raises(FileFormatError, match=r"another order .* the same: go on by fit.* or start another fit"):
+        model(**parameters).fit(X, resume=True)
+    with pytest.warns(UserWarning, match="come in another order or with another offset here$"):
+        same = model(**parameters, max_iter=4).fit(X, resume="anyway")
+    np.testing.assert_array_equal(same.labels_, begun.labels_)
+    np.testing.assert_allclose(same.cluster_centers_, begun.cluster_centers_, rtol=1e-4, atol=1e-3)
+    assert same.inertia_ == pytest.approx(begun.inertia_)
+    with pytest.warns(UserWarning, match="come in another order"):
+        resumed = model(**parameters).fit(X, resume="anyway")
+    falls = [record.inertia for record in resumed.history_]
+    assert len(falls) > 4 or resumed.stopped_by_ == "converged"
+    if "max_size" in settings:
+        assert resumed.cluster_sizes_.max() <= 33
+    else:
+        assert all(after <= before * (1 + 1e-6) for before, after in pairwise(falls))
+    check_same(model(**parameters).fit(X, resume=True), resumed)  # it was saved here
+
+
+def test_penalties_are_kept_in_another_order(tmp_path, monkeypatch):
+    X = load_sift()[:1500]
+    parameters = {"checkpoint": tmp_path, "max_size": 26, "tol": 0}
+    begun = model(**parameters, max_iter=6).fit(X)
+    with safe_open(tmp_path / "checkpoint.safetensors", "np") as file:
+        penalties = file.get_tensor("state.clusters.penalties")
+        np.testing.assert_array_equal(file.get_tensor("state.labels"), begun.labels_)  # in the order of the rows
+    assert penalties.any()
+    reorder(monkeypatch)
+    seen = []
+
+    def adapt(clusters, max_size):
+        seen.append(clusters.penalties.copy())
+        return clusters
+
+    monkeypatch.setattr("closure_kmeans.closure.adapt_penalties", adapt)
+    with pytest.warns(UserWarning, match="come in another order"):
+        model(**parameters, max_iter=7).fit(X, resume="anyway")
+    np.testing.assert_array_equal(seen[0], penalties)
 
 
 def test_a_blas_that_another_package_has_loaded_does_not_matter(monkeypatch):
@@ -246,7 +342,7 @@ def test_a_checkpoint_of_an_older_format(tmp_path):
     X = load_sift()[:500]
     model(checkpoint=path, max_iter=1).fit(X)
     edited(path, format=1)
-    message = r"'checkpoint', format 2, but is format 1: only the version of closure-kmeans that wrote it reads it"
+    message = r"'checkpoint', format 3, but is format 1: only the version of closure-kmeans that wrote it reads it"
     for read in (lambda path: model(checkpoint=path).fit(X, resume=True), read_centers, read_status):
         with pytest.raises(FileFormatError, match=message):
             read(path)
@@ -255,10 +351,8 @@ def test_a_checkpoint_of_an_older_format(tmp_path):
 def test_another_order_of_the_points_is_noticed(tmp_path, monkeypatch):
     X = load_sift()[:1500]
     model(checkpoint=tmp_path, max_iter=2).fit(X)
-    monkeypatch.setattr(
-        "closure_kmeans.stores.memory.principal_axes", lambda sample, n_axes, _: np.eye(128, n_axes, dtype="f")
-    )
-    with pytest.raises(FileFormatError, match="cannot be resumed here: the points come in another order or with"):
+    reorder(monkeypatch)
+    with pytest.raises(FileFormatError, match="come in another order or with another offset here, though"):
         model(checkpoint=tmp_path).fit(X, resume=True)
 
 
@@ -271,8 +365,11 @@ def test_a_checkpoint_that_is_not_asked_for(tmp_path):
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
     with pytest.raises(ValueError, match="resume=True needs checkpoint"):
         model().fit(X, resume=True)
-    with pytest.raises(TypeError, match="resume must be True or False, got 1"):
-        model(checkpoint=tmp_path).fit(X, resume=1)
+    for resume in (1, "yes"):
+        with pytest.raises(TypeError, match=f"resume must be True, False or 'anyway', got {resume!r}"):
+            model(checkpoint=tmp_path).fit(X, resume=resume)
+    with pytest.raises(ValueError, match="resume='anyway' needs checkpoint"):
+        model().fit(X, resume="anyway")
 
 
 def test_bad_paths(tmp_path):
@@ -285,6 +382,9 @@ def test_bad_paths(tmp_path):
     message = r"checkpoint must be a folder, or a file whose name ends in \.safetensors, got the file '.*file'"
     with pytest.raises(NotADirectoryError, match=message):
         model(checkpoint=tmp_path / "file").fit(X)
+    for below in ("x", "x/y", "x.safetensors", "x/y.safetensors"):
+        with pytest.raises(NotADirectoryError, match=r"checkpoint must be a folder, .* got .*the file '.*file'$"):
+            model(checkpoint=tmp_path / "file" / below).fit(X)
     fitted = model(max_iter=1).fit(X)
     fitted.save(tmp_path / "model.safetensors")
     with pytest.raises(FileFormatError, match="must be 'checkpoint', but is 'model'"):
@@ -330,7 +430,7 @@ def edited(path, *, format=None, **changes):
         ("default", "state.labels", lambda a: a[1:], r"labels must be \(1500,\) int32, but is \(1499,\) int32"),
         ("default", "state.clusters.centers", lambda a: a[:, 1:], "clusters.centers must be"),
         ("default", "state.previous", lambda a: a.astype(np.float64), "previous must be"),
-        ("default", "offset", lambda a: a + 1, "the points come in another order or with another offset"),
+        ("default", "offset", lambda a: a + 1, "come in another order or with another offset here, though"),
         ("default", "neighborhoods.leaf_size", lambda a: 0 * a, "leaves must have at least one point, got 0"),
         (
             "paper",

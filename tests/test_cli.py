@@ -234,6 +234,7 @@ def test_fit_from_standard_input(here):
     np.testing.assert_array_equal(labels, ClosureKMeans(30, random_state=0).fit(load_sift()[:2000]).labels_)
 
 
+@pytest.mark.filterwarnings("default:the checkpoint .* may not end in the same bits")
 def test_fit_is_resumed(run, here, monkeypatch):
     arguments = ("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "--checkpoint", "ck/")
     assert run(*arguments, "--max-iter", 3, "--resume").exit_code == 0
@@ -243,11 +244,19 @@ def test_fit_is_resumed(run, here, monkeypatch):
     other = run(*arguments[:3], 31, *arguments[4:], "--resume")
     assert other.exit_code == 1
     assert "is of another fit: n_clusters was 30 and is 31" in other.output
+    assert "iteration" not in other.output  # it does not say that the fit goes on
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr("numba.config.CPU_NAME", "generic")
         refused = run(*arguments, "--resume")
         assert refused.exit_code == 1
         assert "may not end in the same bits here: processor was" in refused.output
+        assert "closure-kmeans fit --resume-anyway" in refused.output
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("sklearn.__version__", "9.9")
+        anyway = run(*arguments, "--max-iter", 3, "--resume-anyway")
+        assert anyway.exit_code == 0
+        assert "Warning: the checkpoint 'ck" in anyway.output
+        assert "the fit had ended after iteration 3 of 'ck" in anyway.output
     from_its_centers = run("fit", "rows.u8bin", "-k", 30, "-o", "other.safetensors", "--init", "ck/", "--max-iter", 1)
     assert from_its_centers.exit_code == 0
     assert load("other.safetensors").inertia_ < json.loads(run("info", "ck", "--json").stdout)["inertia"]
@@ -731,9 +740,11 @@ def test_doctor_looks_at_the_cache(run, monkeypatch, tmp_path):
     read_only = run("doctor", "--json")
     assert read_only.exit_code == 0  # kernels that root has compiled will do
     assert json.loads(read_only.stdout)["kernel cache writable"] is False
+    assert json.loads(read_only.stdout)["kernels of another version"] is False
     monkeypatch.setattr("closure_kmeans.cache.STAMP", bytes(32))  # those of another version will not
     sick = run("doctor")
     assert sick.exit_code == 1
+    assert re.search(r"kernels compiled +no\nkernels of another version +yes\n", sick.stdout)
     assert "set NUMBA_CACHE_DIR to a folder that you, and nobody else, can write to" in sick.output
 
 

@@ -316,9 +316,49 @@ def test_a_fit_is_not_resumed_where_it_would_end_in_other_bits(X, threads, tmp_p
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
     monkeypatch.setattr("numba.config.CPU_NAME", "generic")
     message = "may not end in the same bits here: processor was '.*' and is 'generic .*or remove it to start over"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as refused:
         new_model(threads, storage=tmp_path).fit(X, resume=True)
+    assert "go on by fit(X, resume='anyway')" in str(refused.value)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == before
+
+
+def test_a_fit_goes_on_anyway(X, threads, tmp_path, monkeypatch):
+    expected = bits(new_model(threads).fit(X))
+    new_model(threads, storage=tmp_path, max_iter=2).fit(X)
+    monkeypatch.setattr("sklearn.__version__", "9.9")
+    with pytest.raises(ValueError, match="another fit: n_clusters was 100 and is 99"):
+        new_model(threads, 99, storage=tmp_path).fit(X, resume="anyway")
+    with pytest.warns(UserWarning, match=r"may not end in the same bits here: sklearn was '.*' and is '9\.9'$"):
+        assert bits(new_model(threads, storage=tmp_path).fit(X, resume="anyway")) == expected
+    assert bits(new_model(threads, storage=tmp_path).fit(X, resume=True)) == expected
+
+
+@pytest.mark.parametrize("storage", ["{}", "simplecache::file://{}"])
+def test_files_are_removed_where_none_may_be_that_is_mapped(X, threads, storage, tmp_path, refused):
+    storage = storage.format(tmp_path / "fit")
+    new_model(threads, storage=storage, max_iter=2).fit(X)
+    new_model(threads, storage=storage, max_iter=3).fit(X, resume=True)
+    assert refused == []
+    assert len(list(tmp_path.rglob("centers/*"))) == 2
+    assert len(list(tmp_path.rglob("labels/*/*"))) == 4
+
+
+def test_a_file_that_is_mapped_stays(tmp_path, refused):
+    """As a task of a lost worker may have it."""
+    for folder in (shared_folder(str(tmp_path)), shared_folder(f"simplecache::file://{tmp_path}")):
+        folder.save("some.npy", np.ones((2, 2)))
+        mapped = folder.map("some.npy")
+        place = folder.fetch("some.npy")
+        folder.drop_copy("some.npy")
+        if place.parent == tmp_path:
+            folder.remove("some.npy")
+        assert refused.pop() == str(place)
+        assert place.exists()
+        assert mapped.sum() == 4
+        del mapped
+        folder.remove("some.npy")
+        folder.drop_copy("some.npy")
+        assert not place.exists()
 
 
 def test_the_processors_of_all_workers_count():

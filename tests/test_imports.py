@@ -1,6 +1,8 @@
 """The outer packages use public names of the core only, and the core does not know them."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,12 @@ def test_the_core_does_not_import_outer_packages():
 @pytest.mark.parametrize("threshold", ["MANY_CENTERS", "MANY_ROWS", "SOME_CENTERS"])
 def test_one_module_knows_the_thresholds_of_the_search(threshold):
     assert [path.name for path in PACKAGE.rglob("*.py") if threshold in path.read_text()] == ["search.py"]
+
+
+def test_the_estimator_imports_nothing_but_itself_on_top_of_scikit_learn():
+    code = (
+        "import sys, sklearn.base; before = set(sys.modules); from closure_kmeans import ClosureKMeans; "
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before})"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["closure_kmeans"]

@@ -15,9 +15,9 @@ from sklearn.exceptions import NotFittedError
 
 import closure_kmeans
 from closure_kmeans import ClosureKMeans, Method, cells, load, search, storage
-from closure_kmeans.arrays import map_of
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.files import unfinished
+from closure_kmeans.points import map_of
 from closure_kmeans.tensors import KEY
 from closure_kmeans.vectors import FileFormatError
 
@@ -96,6 +96,47 @@ def test_bad_hierarchies(rows, path, arrays, message):
     HierarchicalKMeans(branching=4, depth=2, random_state=0, max_iter=2).fit(rows).save(path)
     with pytest.raises(FileFormatError, match=message):
         load(_edited(path, arrays))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_model_is_saved_to_the_file_that_its_labels_are_mapped_from(model, path, training, refused):
+    model.save(path, training=True)
+    loaded = load(path)
+    assert map_of(loaded.labels_) is not None
+    loaded.save(path.with_name("other.safetensors"), training=training)
+    assert map_of(loaded.labels_) is not None
+    loaded.save(path, training=training)
+    np.testing.assert_array_equal(loaded.labels_, model.labels_)
+    assert path.read_bytes() == path.with_name("other.safetensors").read_bytes()
+    path.unlink()
+    assert refused == []
+
+
+def test_a_file_that_is_held_elsewhere(model, path, refused):
+    model.save(path, training=True)
+    before = path.read_bytes()
+    labels = load(path).labels_
+    advice = "could not be written: .*mapped; close the arrays and programs that have it open or mapped$"
+    with pytest.raises(PermissionError, match=advice):
+        model.save(path)
+    assert set(refused) == {str(path)}
+    assert (path.read_bytes(), os.listdir(path.parent)) == (before, [path.name])
+    assert len(labels) == 2000
+    waiting = [labels]
+    waiting.append(waiting)  # a cycle, as the traceback of an error may be
+    del labels, waiting
+    model.save(path)
+
+
+def test_a_checkpoint_is_no_model(rows, path, tmp_path):
+    for checkpoint in (path, tmp_path / "folder"):
+        ClosureKMeans(9, random_state=0, max_iter=1, checkpoint=checkpoint).fit(rows)
+        with pytest.raises(FileFormatError) as error:
+            load(checkpoint)
+        assert str(error.value) == (
+            f"'{checkpoint}' must be a model, but is a checkpoint: resume it by fit(X, resume=True), or take its "
+            f"centres by closure_kmeans.checkpoint.read_centers('{checkpoint}')"
+        )
 
 
 def test_models_of_many_clusters(rows, path, monkeypatch):
@@ -225,7 +266,7 @@ FITTED = {"inertia_": 1.0, "n_iter_": 3, "stopped_by_": "converged"}
     ("change", "message"),
     [
         ({"format": 2}, "must be 'model', format 1, but is format 2: only the version of closure-kmeans that wrote it"),
-        ({"kind": "checkpoint"}, "must be 'model', but is 'checkpoint'"),
+        ({"kind": "checkpoint"}, "must be a model, but is a checkpoint"),
         ({"class": "os.system"}, "must hold a model of this library, but holds a 'os.system'"),
         ({"class": "Iteration"}, "must hold a model of this library, but holds a 'Iteration'"),
         ({"parameters": {"n_clusters": -1}}, "n_clusters must be at least 1, got -1"),
@@ -234,6 +275,7 @@ FITTED = {"inertia_": 1.0, "n_iter_": 3, "stopped_by_": "converged"}
         ({"attributes": FITTED | {"inertia_": "low"}}, "inertia_ must be a number, got 'low'"),
         ({"attributes": FITTED | {"inertia_": True}}, "inertia_ must be a number, got True"),
         ({"attributes": FITTED | {"inertia_": float("nan")}}, "inertia_ must be at least 0, got nan"),
+        ({"attributes": FITTED | {"inertia_": float("inf")}}, "inertia_ must be at most .*, got inf"),
         ({"attributes": FITTED | {"n_iter_": 2.5}}, "n_iter_ must be an integer, got 2.5"),
         ({"attributes": FITTED | {"stopped_by_": 1}}, "must hold stopped_by_ as a text, but it is 1"),
         ({"attributes": FITTED | {"n_features_in_": "8"}}, "must have centres of 8 features, but they have 8"),

@@ -13,8 +13,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from closure_kmeans import ClosureKMeans, Method, parallel
-from closure_kmeans.blas import SingleThreadedBlas
-from closure_kmeans.parallel import Threads, count_threads
+from closure_kmeans.parallel import SingleThreadedBlas, Threads, count_threads
 
 # More than a machine may have: BLAS starts as many as it is told to.
 BLAS_THREADS = 4

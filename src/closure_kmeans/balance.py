@@ -8,6 +8,7 @@ Lagrangian of k-means with an upper bound on the sizes. Without penalties full c
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,29 @@ from closure_kmeans.clusters import Clusters
 NEARLY_FULL = 0.9
 # Rise of the penalty in an iteration at twice that size, as a part of the mean squared distance of the cluster.
 STEP = 0.2
+# Tolerated relative rounding error of a sum of weights.
+ROUNDING = 1e-9
+
+
+def check_max_size(max_size: float, weights: NDArray[np.float64], n_rows: int, n_clusters: int) -> None:
+    """Raise unless an upper bound on the cluster size leaves room for all rows, each in one cluster as a whole."""
+    weights = np.broadcast_to(weights, n_rows)
+    weights = weights[weights > 0]
+    room = max_size * (1 + ROUNDING)
+    mean = float(weights.sum() / n_clusters)
+    if room < mean:
+        raise ValueError(f"max_size must be at least the mean size of a cluster, {mean:g}, got {max_size:g}")
+    if room < weights.max():
+        raise ValueError(
+            f"max_size must be at least the weight of the heaviest row, {weights.max():g}, got {max_size:g}"
+        )
+    lightest = float(weights.min())
+    n_each = math.floor(room / lightest)
+    if n_each * n_clusters < len(weights):
+        raise ValueError(
+            f"max_size must leave room for all {len(weights)} rows: {n_clusters} clusters of at most {max_size:g} hold "
+            f"{n_each} whole rows each; it must be at least {-(-len(weights) // n_clusters) * lightest:g}"
+        )
 
 
 def adapt_penalties(clusters: Clusters, max_size: float) -> Clusters:

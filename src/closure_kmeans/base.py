@@ -1,36 +1,29 @@
-"""What the estimators of the library have in common: their parameters, the checks of a fit, the start, ``save``."""
+"""What the estimators of the library have in common: their parameters, the checks of a fit, the start."""
 
 from __future__ import annotations
 
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, validate_data
 
 from closure_kmeans import validation as check
-from closure_kmeans.arrays import check_uncut
-from closure_kmeans.files import library
 from closure_kmeans.iteration import Clustering, Iteration, Labels, Recorder
 from closure_kmeans.model import FittedModel
-from closure_kmeans.points import as_numbers, unit_rows
+from closure_kmeans.points import as_numbers, check_uncut, unit_rows
 from closure_kmeans.search import CenterIndex
-from closure_kmeans.storage import pack_model
 from closure_kmeans.stores import Store
 from closure_kmeans.stores.memory import LocalStore
-from closure_kmeans.tensors import write_tensors
 
 if TYPE_CHECKING:
-    from closure_kmeans.explorer.notebook import Grid
+    from closure_kmeans.checkpoint import Resume
 
 
 class Problem(NamedTuple):
@@ -40,6 +33,7 @@ class Problem(NamedTuple):
     weights: NDArray[np.float64]  # (n,) all above 0, or (1,) where all weigh the same
     init: str | NDArray[Any]  # "tree", "random", centres or labels
     began: float  # when ``fit`` was called
+    resume: Resume = False  # whether to go on from a checkpoint
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -87,57 +81,6 @@ class BaseKMeans(FittedModel):
             raise KeyboardInterrupt(f"the model is as it was after iteration {self.n_iter_}")
         return self
 
-    # -- notebooks -----------------------------------------------------------------------------------------------------
-
-    def show_cluster(self, cluster: int, X: ArrayLike | None = None, *, images: Any = None, n_items: int = 24) -> Grid:
-        """The rows of a cluster as a grid, for a notebook; it needs the extra ``explore``.
-
-        Parameters
-        ----------
-        cluster : int
-            The number of the cluster.
-        X : (n, d) array, default=None
-            The rows that the model was fitted to: those nearest to the centre come first, and are drawn if there are no
-            images.
-        images : folder, list of paths and arrays, or array of shape (n, height, width[, 3]), default=None
-            An image for each row.
-        n_items : int, default=24
-            How many rows to show.
-        """
-        check_is_fitted(self, "labels_")
-        library("jinja2", "explore", "a grid")
-        from closure_kmeans.explorer.notebook import cluster_grid
-
-        return cluster_grid(self, cluster, X, images, n_items)
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        """What a notebook shows: below the parameters a summary of the model, if the extra ``explore`` is there."""
-        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
-        with suppress(ImportError):
-            from closure_kmeans.explorer.notebook import summary
-
-            if "text/html" in bundle:
-                bundle["text/html"] += summary(self)
-        return bundle
-
-    # -- files ---------------------------------------------------------------------------------------------------------
-
-    def save(self, path: str | os.PathLike[str], *, training: bool = False) -> None:
-        """Write the model into one ``.safetensors`` file, which ``closure_kmeans.load`` reads.
-
-        The loaded model predicts, transforms and scores like this one, bit for bit, and the same model gives the same
-        bytes. The file is written beside, and then takes the place of an old one, whole or not at all.
-
-        Parameters
-        ----------
-        path : str or PathLike
-            The name of the file.
-        training : bool, default=False
-            Whether to keep what only the training data has, too: ``labels_`` and ``history_``.
-        """
-        check_is_fitted(self, "cluster_centers_")
-        write_tensors(Path(path), "model", *pack_model(self, training=training))
-
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
@@ -155,6 +98,10 @@ class LocalKMeans(BaseKMeans, ABC):
 
     def fit(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Cluster the rows of X: see :meth:`closure_kmeans.ClosureKMeans.fit`."""
+        return self._fit(X, sample_weight)
+
+    def _fit(self, X: ArrayLike, sample_weight: ArrayLike | None, resume: Resume = False) -> Self:
+        """Check the input, cluster the rows, and label those that weigh nothing."""
         began = time.perf_counter()
         self._check_parameters()
         X = check.rows(X)
@@ -167,7 +114,7 @@ class LocalKMeans(BaseKMeans, ABC):
             init = unit_rows(init, "init") if isinstance(init, np.ndarray) and init.ndim == 2 else init
             rows = unit_rows(rows) if self.memory_limit is None else rows
         if weights.all():
-            fitted = self._solve(Problem(rows, weights, init, began))
+            fitted = self._solve(Problem(rows, weights, init, began, resume))
         elif self.memory_limit is not None:
             raise ValueError("sample_weight must be above 0 with memory_limit: leave out the rows that weigh nothing")
         else:
@@ -175,7 +122,7 @@ class LocalKMeans(BaseKMeans, ABC):
             check_uncut(X)
             others = check_array(rows[~some], dtype=None, estimator=self, input_name="X")
             init = init[some] if isinstance(init, np.ndarray) and init.ndim == 1 else init
-            fitted = self._solve(Problem(rows[some], weights[some], init, began))
+            fitted = self._solve(Problem(rows[some], weights[some], init, began, resume))
             labels = np.empty(len(rows), np.int32)
             labels[some] = fitted["labels_"]
             labels[~some], _ = fitted["_index"].find(others)

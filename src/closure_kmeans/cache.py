@@ -114,11 +114,11 @@ def is_writable(folder: Path) -> bool:
     return os.access(folder, os.W_OK)
 
 
-def holds_kernels(folder: Path) -> bool:
-    """Whether a folder has kernels of the current sources, for any types."""
+def holds_kernels(folder: Path, *, of_another_version: bool = False) -> bool:
+    """Whether a folder has kernels of the current sources, or of other ones, for any types."""
     for path in folder.glob(f"*{SUFFIX}"):
         with suppress(OSError, ValueError):
-            if _read(path) is not None:
+            if (_read(path) is None) == of_another_version:
                 return True
     return False
 

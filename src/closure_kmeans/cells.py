@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
-from sklearn.metrics.pairwise import euclidean_distances
 
 from closure_kmeans import kernels
 from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
@@ -273,6 +272,8 @@ def choose_axes(centers: NDArray[Any]) -> NDArray[np.float64]:
     The width is found by a search of the nearest neighbour of some centres among as many others as cells hold. Sketches
     are made of float32 centres only, in double precision, so that all their errors are those of float32.
     """
+    from sklearn.metrics.pairwise import euclidean_distances
+
     n_features = centers.shape[1]
     others = centers[:: -(-centers.size // SKETCH_NUMBERS)].astype(np.float64)
     n_near = 1 + int(SHARE_IN_CELLS * len(others))

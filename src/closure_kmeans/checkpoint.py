@@ -2,7 +2,8 @@
 
 A checkpoint holds all that an iteration depends on: the state, the neighbourhoods, the random generator. The order of
 the points is not stored: it follows from the data and the first state of the generator, and is computed again as fast
-as it would be read.
+as it would be read. Labels are stored in the order of the user's rows, since on another processor the points may come
+in another order.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 import warnings
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from closure_kmeans.iteration import Clustering, Iteration
 from closure_kmeans.neighborhoods import Neighborhoods
 from closure_kmeans.points import hash_rows
 from closure_kmeans.storage import plain_parameters
-from closure_kmeans.stores.memory import LocalState
+from closure_kmeans.stores.memory import LocalState, LocalStore
 from closure_kmeans.tensors import Arrays, read_facts, read_tensors, write_tensors
 
 if TYPE_CHECKING:
@@ -34,23 +35,37 @@ if TYPE_CHECKING:
 FILE_NAME = "checkpoint.safetensors"
 # Rows that are digested at a time.
 DIGESTED_ROWS = 1 << 20
+LABELS = "state.labels"
+GO_ON_ANYWAY = "go on by fit(X, resume='anyway') or closure-kmeans fit --resume-anyway"
+
+# Whether a fit goes on from a saved one; "anyway": in another environment, too.
+Resume: TypeAlias = bool | Literal["anyway"]
 
 
 class Checkpoint:
     """The file that a fit is saved to every few seconds; ``path`` is its name, or that of its folder.
 
     ``identity`` must be equal in a fit and in the one that was saved: see ``fingerprint``. ``rng`` is the generator of
-    the fit, at its beginning. It takes the first state of the saved fit, if there is one.
+    the fit, at its beginning. It takes the first state of the saved fit, if there is one. If ``resume`` is "anyway",
+    another environment is a warning.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], every: float, identity: dict[str, Any], rng: np.random.Generator
+        self,
+        path: str | os.PathLike[str],
+        every: float,
+        identity: dict[str, Any],
+        rng: np.random.Generator,
+        resume: Resume = True,
     ) -> None:
         self.path = checkpoint_file(path)
-        self.saved: Arrays | None = None  # of a saved fit: the state, the neighbourhoods and the offset of the centres
+        # Of a saved fit, until it is restored: the state, the neighbourhoods and the offset of the centres.
+        self._saved: Arrays = {}
         self.history: list[Iteration] = []  # the iterations that were saved
         self.converged = False  # whether the saved fit was at its end
+        self._same_order = True  # whether the points come as in the saved fit
         self._every = every
+        self._anyway = resume == "anyway"
         self._written = time.monotonic()
         self._rng = rng
         self._facts: dict[str, Any] = {"identity": identity, "environment": environment()}
@@ -64,9 +79,12 @@ class Checkpoint:
     def _prepare_folder(self) -> None:
         """Raise now, and not after an hour, if the file cannot be written; remove leftovers of killed processes."""
         folder = self.path.parent
-        if folder.exists() and not folder.is_dir():
+        file = next((place for place in (folder, *folder.parents) if place.is_file()), None)
+        if file is not None:
+            below = "" if file == folder else f"'{folder}', below "
             raise NotADirectoryError(
-                f"checkpoint must be a folder, or a file whose name ends in {self.path.suffix}, got the file '{folder}'"
+                f"checkpoint must be a folder, or a file whose name ends in {self.path.suffix}, "
+                f"got {below}the file '{file}'"
             )
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
@@ -76,49 +94,73 @@ class Checkpoint:
 
     def _read(self) -> None:
         """Read the file, and take the state of the generator at the beginning."""
-        self.saved, facts = _read_sound(self.path)
+        facts = read_facts(self.path, "checkpoint")  # the arrays of another fit are not mapped
         what = f"the checkpoint '{self.path}'"
         check_identity(what, facts["identity"], self._facts["identity"])
-        centers = f"closure_kmeans.checkpoint.read_centers({os.fspath(self.path)!r})"
-        new_fit = f"start another fit from its centres: init={centers}, and a checkpoint elsewhere"
-        check_environment(what, facts["environment"], self._facts["environment"], new_fit)
+        check_environment(
+            what, facts["environment"], self._facts["environment"], _new_fit(self.path), anyway=self._anyway
+        )
+        self._saved, facts = _read_sound(self.path)
         self.history = [Iteration(*record) for record in facts["history"]]
         self.converged = facts["converged"]
         self._facts["order"] = facts["order"]
         self._generator = facts["generator"]
         self._rng.bit_generator.state = facts["first_generator"]
 
-    def check_points(self, offset: NDArray[Any], order: NDArray[np.int32]) -> None:
-        """Raise unless the order of the points and their offset are those of the saved fit."""
-        found = digest(order)
-        self._offset = offset
-        if self.saved is None:
-            self._facts["order"] = found
-            return
-        with reading(self.path, "a checkpoint"):
-            if (found, digest(offset)) != (self._facts["order"], digest(self.saved["offset"])):
-                raise FileFormatError(
-                    f"the checkpoint '{self.path}' cannot be resumed here: the points come in another order or with "
-                    "another offset, though processor, BLAS and versions are the same"
-                )
+    def start(self, store: LocalStore[Any], init: str | NDArray[Any]) -> str | NDArray[Any]:
+        """The start of a fit of the points of a store: ``init``, or if there is a saved fit, its labels.
+
+        The points and their offset must be those of the saved fit, except that "anyway" lets them come otherwise.
+        """
+        self._store = store
+        found = digest(store.order)
+        if self._saved:
+            with reading(self.path, "a checkpoint"):
+                init = _labels_in(self._saved, store.n_points, store.n_clusters)
+                saved = self._facts["order"], digest(self._saved["offset"])
+                self._same_order = saved == (found, digest(store.offset))
+                if not self._same_order:
+                    self._object()
+        self._facts["order"] = found
+        return init
+
+    def _object(self) -> None:
+        """Raise, or if the fit goes on anyway warn, that the points or their offset are not those of the saved fit."""
+        message = f"the points of '{self.path}' come in another order or with another offset here"
+        if not self._anyway:
+            raise FileFormatError(
+                f"{message}, though processor, BLAS and versions are the same: {GO_ON_ANYWAY}, or {_new_fit(self.path)}"
+            )
+        warnings.warn(message, UserWarning, stacklevel=2)
 
     def restore(self, state: LocalState, neighborhoods: Neighborhoods[Any]) -> LocalState:
-        """The saved state, or the given one if none is saved; neighbourhoods and generator get their saved states."""
+        """The saved state, or the given one if none is saved; neighbourhoods and generator get their saved states.
+
+        If the points come in another order than in the saved fit, the given state, which began from the saved labels,
+        gets the saved penalties, and kept trees are grown again.
+        """
         self._neighborhoods = neighborhoods
         if not self.converged:
             check_room({self.path: sum(array.nbytes for array in _arrays_of(state).values())})
-        if self.saved is None:
+        if not self._saved:
             return state
         with reading(self.path, "a checkpoint"):
-            arrays = {name: np.array(array) for name, array in self.saved.items()}
+            arrays = {name: np.array(array) for name, array in self._saved.items()}
+            self._saved = {}  # closes the file, which is replaced from now on
+            arrays[LABELS] = arrays[LABELS][self._store.order]
             restored = _as_state(arrays, state)
-            neighborhoods.restore(_part(arrays, "neighborhoods."))
+            of_leaves = _part(arrays, "neighborhoods.")
+            if not self._same_order:
+                penalties = restored.clusters.penalties
+                restored = state._replace(clusters=state.clusters._replace(penalties=penalties))
+                of_leaves = {name: array for name, array in of_leaves.items() if array.size == 1}  # no places of points
+            neighborhoods.restore(of_leaves)
             self._rng.bit_generator.state = self._generator
         return restored
 
     def note(self, state: LocalState, history: list[Iteration], converged: bool) -> None:
         """Take the state after an iteration, and write it if it is time to and the fit goes on."""
-        arrays = {"offset": self._offset} | {f"state.{name}": array for name, array in _arrays_of(state).items()}
+        arrays = {"offset": self._store.offset} | {f"state.{name}": array for name, array in _arrays_of(state).items()}
         arrays |= {f"neighborhoods.{name}": array for name, array in self._neighborhoods.state().items()}
         generator = dict(self._rng.bit_generator.state)
         self._noted = arrays, {"generator": generator, "history": list(history), "converged": converged}
@@ -134,6 +176,7 @@ class Checkpoint:
         if self._noted is None:
             return
         arrays, facts = self._noted
+        arrays = arrays | {LABELS: self._store.user_labels(arrays[LABELS])}
         try:
             facts = self._facts | facts | {"ended": ended, "checksum": _checksum(arrays)}
             write_tensors(self.path, "checkpoint", arrays, facts)
@@ -146,6 +189,14 @@ def checkpoint_file(path: str | os.PathLike[str]) -> Path:
     """The file of a checkpoint that is given as a file or as a folder."""
     path = Path(path)
     return path if path.suffix == Path(FILE_NAME).suffix else path / FILE_NAME
+
+
+def check_resume(resume: object, name: str, place: object) -> None:
+    """Check the argument ``resume`` of a fit that is saved in the ``place`` that the parameter ``name`` says."""
+    if not isinstance(resume, bool | np.bool_) and not (isinstance(resume, str) and resume == "anyway"):
+        raise TypeError(f"resume must be True, False or 'anyway', got {resume!r}")
+    if resume and place is None:
+        raise ValueError(f"resume={resume!r} needs {name}: where the fit was saved")
 
 
 def check_new(path: str | os.PathLike[str]) -> None:
@@ -163,13 +214,23 @@ def check_identity(what: str, saved: dict[str, Any], own: dict[str, Any]) -> Non
         raise FileFormatError(f"{what} is of another fit: {differences}. Remove it to start over")
 
 
-def check_environment(what: str, saved: dict[str, str], own: dict[str, str], new_fit: str) -> None:
-    """A fit must go on where it ends in the same bits: see ``environment``. ``new_fit`` is what can be done here."""
+def check_environment(what: str, saved: dict[str, str], own: dict[str, str], new_fit: str, *, anyway: bool) -> None:
+    """A fit must go on where it ends in the same bits (see ``environment``), or ``anyway``, with a warning.
+
+    ``new_fit`` is what else can be done here.
+    """
     differences = _differences(saved, own)
-    if differences:
-        raise FileFormatError(
-            f"{what} may not end in the same bits here: {differences}. Resume it where it was begun, or {new_fit}"
-        )
+    if not differences:
+        return
+    message = f"{what} may not end in the same bits here: {differences}"
+    if not anyway:
+        raise FileFormatError(f"{message}. Resume it where it was begun, {GO_ON_ANYWAY}, or {new_fit}")
+    warnings.warn(message, UserWarning, stacklevel=2)
+
+
+def _new_fit(path: Path) -> str:
+    centers = f"closure_kmeans.checkpoint.read_centers({os.fspath(path)!r})"
+    return f"start another fit from its centres: init={centers}, and a checkpoint elsewhere"
 
 
 def _differences(saved: dict[str, Any], own: dict[str, Any]) -> str:
@@ -199,6 +260,16 @@ def _arrays_of(state: LocalState) -> Arrays:
     return arrays if state.previous is None else arrays | {"previous": state.previous}
 
 
+def _labels_in(arrays: Arrays, n_points: int, n_clusters: int) -> NDArray[np.int32]:
+    """The labels of the user's rows in some arrays."""
+    labels = np.array(arrays[LABELS])
+    if (labels.shape, labels.dtype) != ((n_points,), np.dtype(np.int32)):
+        raise ValueError(f"labels must be {(n_points,)} int32, but is {labels.shape} {labels.dtype}")
+    if labels.min() < 0 or labels.max() >= n_clusters:
+        raise ValueError(f"labels must lie in 0..{n_clusters - 1}")
+    return labels
+
+
 def _as_state(arrays: Arrays, like: LocalState) -> LocalState:
     """The state in some arrays, which must look like another."""
     found, expected = _part(arrays, "state."), _arrays_of(like)
@@ -208,10 +279,7 @@ def _as_state(arrays: Arrays, like: LocalState) -> LocalState:
         array = found[name]
         if (array.shape, array.dtype) != (wanted.shape, wanted.dtype):
             raise ValueError(f"{name} must be {wanted.shape} {wanted.dtype}, but is {array.shape} {array.dtype}")
-    labels = found["labels"]
-    if labels.min() < 0 or labels.max() >= len(like.clusters.centers):
-        raise ValueError(f"labels must lie in 0..{len(like.clusters.centers) - 1}")
-    return Clustering(labels, Clusters(**_part(found, "clusters.")), found.get("previous"))
+    return Clustering(found["labels"], Clusters(**_part(found, "clusters.")), found.get("previous"))
 
 
 def _part(arrays: Arrays, prefix: str) -> Arrays:

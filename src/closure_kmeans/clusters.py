@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import kernels
-from closure_kmeans.arrays import empty_rows, largest
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import Points, as_numbers, hash_rows, heights, rows_per_block, shifted
+from closure_kmeans.points import Points, as_numbers, empty_rows, hash_rows, heights, largest, rows_per_block, shifted
 
 # Errors below this fraction of the sum of squares are cancellation and count as zero.
 ROUNDING = 1e-12
@@ -37,6 +36,17 @@ class Clusters(NamedTuple):
         return self.inertia + float(self.penalties @ self.sizes)
 
 
+class Members(NamedTuple):
+    """Rows of each cluster, as compressed sparse rows."""
+
+    rows: NDArray[np.int32]  # (n,) cluster after cluster, ascending
+    starts: NDArray[np.int64]  # (k + 1,) cluster c holds rows[starts[c]:starts[c + 1]]
+
+    def of(self, cluster: int) -> NDArray[np.int32]:
+        """The rows of a cluster."""
+        return self.rows[self.starts[cluster] : self.starts[cluster + 1]]
+
+
 def update(
     points: Points,
     labels: NDArray[np.int32],
@@ -51,7 +61,7 @@ def update(
     ``labels`` change accordingly. ``out`` is memory for the centres. With the labels and the clusters ``before``,
     clusters that no point has left or joined are copied.
     """
-    members, starts = group_by_label(labels, n_clusters)
+    members = group_by_label(labels, n_clusters)
     clusters = empty_clusters(points, n_clusters, out)
     changed = np.arange(n_clusters)
     if before is not None:
@@ -59,17 +69,16 @@ def update(
         same = same_members(old_labels, labels, n_clusters)
         changed, kept = np.flatnonzero(~same), np.flatnonzero(same)
         threads.for_each_block(partial(take_over, old, clusters, kept), len(kept), rows_per_block(clusters.centers))
-    threads.for_each_block(partial(find_means, points, members, starts, clusters, changed), len(changed))
-    refill_empty(points, labels, clusters, members, starts)
+    threads.for_each_block(partial(find_means, points, members, clusters, changed), len(changed))
+    refill_empty(points, labels, clusters, members)
     return clusters
 
 
-def group_by_label(labels: NDArray[np.int32], n_clusters: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Group points by cluster (counting sort): ascending point ids, cluster after cluster, and where each begins."""
-    starts = np.zeros(n_clusters + 1, np.int64)
-    members = np.empty(len(labels), np.int32)
-    kernels.rows.fill_groups(labels, starts, np.empty(n_clusters, np.int64), members)
-    return members, starts
+def group_by_label(labels: NDArray[np.int32], n_clusters: int) -> Members:
+    """Group points by cluster (counting sort)."""
+    members = Members(np.empty(len(labels), np.int32), np.zeros(n_clusters + 1, np.int64))
+    kernels.rows.fill_groups(labels, members.starts, np.empty(n_clusters, np.int64), members.rows)
+    return members
 
 
 def same_members(old_labels: NDArray[np.int32], labels: NDArray[np.int32], n_clusters: int) -> NDArray[np.bool_]:
@@ -98,58 +107,41 @@ def empty_clusters(points: Points, n_clusters: int, out: NDArray[Any] | None) ->
     )
 
 
-def refill_empty(
-    points: Points,
-    labels: NDArray[np.int32],
-    clusters: Clusters,
-    members: NDArray[np.int32],
-    starts: NDArray[np.int64],
-) -> None:
+def refill_empty(points: Points, labels: NDArray[np.int32], clusters: Clusters, members: Members) -> None:
     """Refill clusters without points, or with copies of a row that others have too; labels and means change."""
-    changed = join_copies(points, labels, clusters, members, starts)
+    changed = join_copies(points, labels, clusters, members)
     while True:
-        counts = np.diff(starts)
+        counts = np.diff(members.starts)
         if len(changed) > 0:
-            counts[changed] = find_changed_means(points, labels, clusters, members, starts, changed)
+            counts[changed] = find_changed_means(points, labels, clusters, members, changed)
         empty = np.flatnonzero(counts == 0)
         if len(empty) == 0:
             return
         if len(changed) > 0:
-            members, starts = group_by_label(labels, len(counts))
-        changed = refill(points, labels, clusters, members, starts, empty)
+            members = group_by_label(labels, len(counts))
+        changed = refill(points, labels, clusters, members, empty)
 
 
 def find_changed_means(
-    points: Points,
-    labels: NDArray[np.int32],
-    clusters: Clusters,
-    members: NDArray[np.int32],
-    starts: NDArray[np.int64],
-    changed: NDArray[np.int64],
+    points: Points, labels: NDArray[np.int32], clusters: Clusters, members: Members, changed: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Update the means of clusters among which points have moved; the number of points of each of them.
 
     Only the points that they had are grouped: to group all points again would take longer than the means.
     """
-    had = np.sort(np.concatenate([members[starts[j] : starts[j + 1]] for j in changed]))
-    places, now = group_by_label(labels[had], len(clusters.sizes))
-    find_means(points, had[places], now, clusters, changed, 0, len(changed))
-    counts: NDArray[np.int64] = np.diff(now)[changed]
+    had = np.sort(np.concatenate([members.of(j) for j in changed]))
+    places, starts = group_by_label(labels[had], len(clusters.sizes))
+    find_means(points, Members(had[places], starts), clusters, changed, 0, len(changed))
+    counts: NDArray[np.int64] = np.diff(starts)[changed]
     return counts
 
 
 def find_means(
-    points: Points,
-    members: NDArray[np.int32],
-    starts: NDArray[np.int64],
-    clusters: Clusters,
-    chosen: NDArray[np.int64],
-    first: int,
-    last: int,
+    points: Points, members: Members, clusters: Clusters, chosen: NDArray[np.int64], first: int, last: int
 ) -> None:
     """Update the means of the clusters ``chosen[first:last]``, on the sphere if the points are."""
     total = np.empty(points.rows.shape[1])
-    kernels.rows.update_clusters(points.weighted_rows, members, starts, clusters, total, chosen, first, last)
+    kernels.rows.update_clusters(points.weighted_rows, *members, clusters, total, chosen, first, last)
     if points.spherical:
         move_onto_sphere(clusters, points.offset, chosen[first:last])
 
@@ -170,27 +162,21 @@ def move_onto_sphere(clusters: Clusters, offset: NDArray[Any], chosen: NDArray[n
     clusters.norms[some] = np.einsum("ij,ij->i", means, means)
 
 
-def join_copies(
-    points: Points,
-    labels: NDArray[np.int32],
-    clusters: Clusters,
-    members: NDArray[np.int32],
-    starts: NDArray[np.int64],
-) -> NDArray[np.int64]:
+def join_copies(points: Points, labels: NDArray[np.int32], clusters: Clusters, members: Members) -> NDArray[np.int64]:
     """Give the points of clusters that hold copies of one and the same row to the first of these; the changed clusters.
 
     A tree spreads a frequent row over several cells, and copies would never leave a centre that is one of them.
     """
     pure = np.flatnonzero(are_copies(clusters))
-    pure = pure[starts[pure] < starts[pure + 1]]
+    pure = pure[np.diff(members.starts)[pure] > 0]
     if len(pure) < 2:
         return pure[:0]
-    rows = points.rows[members[starts[pure]]]
+    rows = points.rows[members.rows[members.starts[pure]]]
     _, first, group = np.unique(hash_rows(rows), return_index=True, return_inverse=True)
     example = first[group]
     changed = [pure[:0]]
     for i in np.flatnonzero(example != np.arange(len(pure))):
-        copies = members[starts[pure[i]] : starts[pure[i] + 1]]
+        copies = members.of(pure[i])
         if (points.rows[copies] == rows[example[i]]).all():
             labels[copies] = pure[example[i]]
             changed.append(pure[[i, example[i]]])
@@ -204,22 +190,17 @@ def are_copies(clusters: Clusters) -> NDArray[np.bool_]:
 
 
 def refill(
-    points: Points,
-    labels: NDArray[np.int32],
-    clusters: Clusters,
-    members: NDArray[np.int32],
-    starts: NDArray[np.int64],
-    empty: NDArray[np.int64],
+    points: Points, labels: NDArray[np.int32], clusters: Clusters, members: Members, empty: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Split the clusters of largest error in two, one for each empty cluster, as long as there are divisible ones."""
-    divisible = np.flatnonzero(np.diff(starts) > 1)
+    divisible = np.flatnonzero(np.diff(members.starts) > 1)
     # A cluster of copies is split only if there is no other.
     in_error = divisible[~are_copies(clusters)[divisible]]
     divisible = in_error if len(in_error) > 0 else divisible
     donors = divisible[largest(clusters.errors[divisible], len(empty))]
     filled = empty[: len(donors)]
     for donor, cluster in zip(donors, filled, strict=True):
-        group = members[starts[donor] : starts[donor + 1]]
+        group = members.of(donor)
         labels[group[far_side(points, group, clusters.centers[donor])]] = cluster
     return np.concatenate([donors, filled])
 

@@ -16,8 +16,6 @@ import threading
 from time import perf_counter
 from typing import Any
 
-from tqdm import tqdm
-
 PACKAGE = __name__.partition(".")[0]
 LOGGER = logging.getLogger(PACKAGE)
 STOPPING = "closure-kmeans: stopping when the compiler is done"
@@ -25,6 +23,8 @@ STOPPING = "closure-kmeans: stopping when the compiler is done"
 
 def say(text: str) -> None:
     """Log a line, without disturbing a progress bar."""
+    from tqdm import tqdm
+
     with tqdm.external_write_mode():
         LOGGER.warning(text)
 

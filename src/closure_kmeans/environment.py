@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from closure_kmeans.blas import blas_libraries
+from closure_kmeans.parallel import blas_libraries
 
 # Packages that affect results.
 PACKAGES = ("closure_kmeans", "numpy", "scipy", "sklearn", "numba", "llvmlite")

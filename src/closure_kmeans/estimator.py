@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from closure_kmeans import validation as check
+from closure_kmeans.balance import check_max_size
 from closure_kmeans.base import BaseKMeans, LocalKMeans, Problem, fitted_attributes, start_labels
-from closure_kmeans.checkpoint import Checkpoint, check_new, fingerprint
+from closure_kmeans.checkpoint import Checkpoint, Resume, check_new, check_resume, fingerprint
 from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
 from closure_kmeans.hierarchy import Level, cluster_centers
 from closure_kmeans.iteration import Clustering, Labels, Recorder
@@ -158,7 +159,7 @@ class ClosureKMeans(LocalKMeans):
                 check.choice("init with memory_limit", self.init, ("tree",))
 
     def fit(
-        self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None, *, resume: bool = False
+        self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None, *, resume: Resume = False
     ) -> Self:
         """Cluster the rows of X.
 
@@ -173,43 +174,41 @@ class ClosureKMeans(LocalKMeans):
         y : ignored
         sample_weight : (n,) array, default=None
             Weights of the rows. A row of weight 0 takes no part, but gets a label.
-        resume : bool, default=False
+        resume : bool or "anyway", default=False
             Go on from ``checkpoint`` if there is one, to the same bits as if the fit had never been stopped. If the
             data or the parameters are not those of the saved fit, or the processor, the BLAS or a version is another,
-            an error says what differs; ``max_iter`` may differ.
+            an error says what differs; ``max_iter`` may differ. With "anyway" another processor, BLAS or version is a
+            warning: the fit goes on from the same clusters, and may end in other bits.
 
         Raises
         ------
         FileExistsError
             There is a checkpoint, and ``resume`` is false.
         """
-        check.boolean("resume", resume)
-        if resume and self.checkpoint is None:
-            raise ValueError("resume=True needs checkpoint: where the fit was saved")
+        check_resume(resume, "checkpoint", self.checkpoint)
         if not resume and isinstance(self.checkpoint, str | os.PathLike):
             check_new(self.checkpoint)
-        return super().fit(X, sample_weight=sample_weight)
+        return self._fit(X, sample_weight, resume)
 
     def _solve(self, problem: Problem) -> dict[str, Any]:
-        rows, weights, init, began = problem
+        rows, weights, init, began, resume = problem
         method = self.method or Method()
         check.enough_rows(self.n_clusters, rows)
         if self.max_size is not None:
-            check.max_size(self.max_size, weights, len(rows), self.n_clusters)
+            check_max_size(self.max_size, weights, len(rows), self.n_clusters)
         rng = check.generator(self.random_state)
         checkpoint = None
         if self.checkpoint is not None:
             identity = fingerprint(self, rows, weights, init)
-            checkpoint = Checkpoint(self.checkpoint, self.checkpoint_every, identity, rng)
+            checkpoint = Checkpoint(self.checkpoint, self.checkpoint_every, identity, rng, resume)
         with (
             Threads(count_threads(self.n_threads)) as threads,
             Recorder(self, began, len(rows), self.max_iter, checkpoint) as record,
         ):
             store = self._open(problem, method, rng, threads)
-            if checkpoint is not None:
-                checkpoint.check_points(store.offset, store.order)
-                init = "tree" if checkpoint.saved else init  # the saved state takes its place
-            state = store.begin(start_labels(init, store))
+            start = init if checkpoint is None else checkpoint.start(store, init)
+            state = store.begin(start_labels(start, store))
+            del start
             from_tree = isinstance(self.init, str) and self.init == "tree"
             neighborhoods = store.neighborhoods(method, self.target_accuracy, from_tree=from_tree)
             if checkpoint is not None:
@@ -281,7 +280,7 @@ def improve(
         reason = record.count_start(state, len(state.clusters.sizes))
         if reason is not None:
             return state, reason
-    return cluster_by_closures(
+    state, stopped_by = cluster_by_closures(
         store,
         state,
         neighborhoods,
@@ -292,3 +291,6 @@ def improve(
         tol=model.tol,
         on_iteration=record,
     )
+    if stopped_by == "max_iter" and max_size is None:
+        record.complete(lambda: store.accuracy(state))
+    return state, stopped_by

@@ -8,15 +8,15 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from closure_kmeans import validation as check
-from closure_kmeans.blas import blas
-from closure_kmeans.clusters import group_by_label
+from closure_kmeans.clusters import Members, group_by_label
 from closure_kmeans.files import library, replacing
+from closure_kmeans.parallel import blas
 from closure_kmeans.points import precision, rows_per_block, shifted
 from closure_kmeans.trees import DATA_SAMPLE, principal_axes
 
@@ -28,13 +28,6 @@ if TYPE_CHECKING:
 GRAPH_FROM, GRAPH_LINKS = 20_000, 32
 
 
-class Members(NamedTuple):
-    """Rows of each cluster, as compressed sparse rows."""
-
-    rows: NDArray[np.int32]  # (n,) cluster after cluster, ascending
-    starts: NDArray[np.int64]  # (k + 1,) cluster c holds rows[starts[c]:starts[c + 1]]
-
-
 def list_members(labels: ArrayLike, n_clusters: int) -> Members:
     """Rows of each cluster.
 
@@ -43,7 +36,7 @@ def list_members(labels: ArrayLike, n_clusters: int) -> Members:
     ([1, 0, 2], [0, 1, 3, 3])
     """
     checked = check.labels("labels", labels, len(np.asarray(labels)), n_clusters)
-    return Members(*group_by_label(checked.astype(np.int32), n_clusters))
+    return group_by_label(checked.astype(np.int32), n_clusters)
 
 
 def save_members(path: str | os.PathLike[str], labels: ArrayLike, n_clusters: int) -> None:

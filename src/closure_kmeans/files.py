@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+# Windows errors of a file that is open or mapped by any process, and can be neither replaced nor removed.
+HELD = (5, 32, 1224)
 
 
 class FileFormatError(ValueError):
@@ -60,7 +64,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Replace a file atomically: yields a temporary path in the same folder, which is renamed to ``path`` at the end.
 
     On an error the old file is unchanged and the temporary one is removed. A symbolic link is kept and its target is
-    replaced. Folders and devices are not replaced.
+    replaced. Folders and devices are not replaced. Windows does not replace a file that is mapped: ``tensors.unmap``.
     """
     target = path.resolve()
     if not target.parent.is_dir():
@@ -74,19 +78,39 @@ def replacing(path: Path) -> Iterator[Path]:
         yield beside
         beside.chmod(mode)
         _sync(beside)
-        beside.replace(target)
+        _replace(beside, target)
         _sync(target.parent)
     except BaseException as error:
         with suppress(OSError):
             beside.unlink()
         if isinstance(error, OSError):
-            raise type(error)(error.errno, f"'{path}' could not be written: {error.strerror or error}") from error
+            held = getattr(error, "winerror", None) in HELD
+            advice = "; close the arrays and programs that have it open or mapped" if held else ""
+            raise type(error)(
+                error.errno, f"'{path}' could not be written: {error.strerror or error}{advice}"
+            ) from error
         raise
+
+
+def _replace(beside: Path, target: Path) -> None:
+    """Rename a file over another one; on Windows, after closing maps of it that wait for the garbage collector."""
+    try:
+        beside.replace(target)
+    except PermissionError:
+        gc.collect()
+        beside.replace(target)
 
 
 def unfinished(path: Path) -> Iterator[Path]:
     """Temporary files that killed processes left while replacing ``path``."""
     return path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 8}{escape(path.suffix)}")
+
+
+@contextmanager
+def unless_held() -> Iterator[None]:
+    """Remove a file that is not needed again: on Windows it stays while it is open or mapped elsewhere."""
+    with suppress(PermissionError):
+        yield
 
 
 def _sync(path: Path) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from numpy.typing import NDArray
-from tqdm.auto import tqdm
 
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.compiler import CompilerTime
@@ -84,8 +83,9 @@ def alternate(
     """Take steps, each an assignment and an update, until the distortion no longer changes.
 
     ``take_step`` is given the state and the number of the iteration, which is ``n_done + 1`` for the first. The
-    accuracy is measured every ``ACCURACY_EVERY`` iterations and whenever the fit has settled. Returns the last state
-    and the reason why it is the last. An interrupt ends the loop, too: the iteration under way is dropped.
+    accuracy is measured every ``ACCURACY_EVERY`` iterations and whenever the fit has settled; at ``max_iter`` by
+    ``Recorder.complete``. Returns the last state and the reason why it is the last. An interrupt ends the loop, too:
+    the iteration under way is dropped.
     """
     try:
         for number in range(n_done + 1, max_iter + 1):
@@ -94,7 +94,7 @@ def alternate(
             fall = 1 - step.state.clusters.inertia / before if before > 0 else 0.0
             settled = step.n_active == 0 or (abs(fall) < tol and not step.damped)
             accuracy = None
-            if measure_accuracy is not None and (settled or number % ACCURACY_EVERY == 0 or number == max_iter):
+            if measure_accuracy is not None and (settled or number % ACCURACY_EVERY == 0):
                 accuracy = measure_accuracy(step.state)
             expanded = expand(fall, settled, accuracy)
             converged = settled and not expanded
@@ -131,6 +131,8 @@ class Recorder:
     def __init__(
         self, model: BaseKMeans, began: float, n_points: int, max_iter: int, keeper: Keeper | None = None
     ) -> None:
+        from tqdm.auto import tqdm
+
         self.history: list[Iteration] = [] if keeper is None else keeper.history
         self._model, self._keeper = model, keeper
         self._began = began
@@ -154,6 +156,15 @@ class Recorder:
     def count_start(self, state: Clustering[Any], n_clusters: int) -> str | None:
         """Record the assignment to given centres as the first iteration; a reason to stop, if there is one."""
         return self(Step(state, n_active=self._n_points, n_pairs=self._n_points * n_clusters, n_trees=0), None)
+
+    def complete(self, measure_accuracy: Callable[[], float]) -> None:
+        """Measure the accuracy of the last iteration, at ``max_iter``, if it was not.
+
+        The keeper has the record without it, as it is in the history of a fit that goes on from there.
+        """
+        last = self.history[-1]
+        if last.accuracy is None:
+            self.history[-1] = last._replace(accuracy=measure_accuracy())
 
     def __call__(self, step: Step[Any], accuracy: float | None, converged: bool = False) -> str | None:
         """Record an iteration; a reason to stop, if there is one."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import normalized_mutual_info_score
+from sklearn.utils import check_array
 
 from closure_kmeans import nearest
 from closure_kmeans import validation as check
 from closure_kmeans.nearest import nearest_centers
 from closure_kmeans.parallel import Threads, count_threads
+from closure_kmeans.points import precision, unmasked
 from closure_kmeans.trees import RandomPartition
 
 
@@ -22,7 +26,7 @@ def exact_labels(
     >>> labels.tolist(), distances.tolist()
     ([0, 0, 1], [0.0, 1.0, 1.0])
     """
-    rows, middles, mean = check.rows_and_centers(X, centers)
+    rows, middles, mean = _rows_and_centers(X, centers)
     with Threads(count_threads(n_threads)) as threads:
         return nearest_centers(rows, middles, mean, threads)
 
@@ -43,7 +47,7 @@ def squared_distances(X: ArrayLike, centers: ArrayLike, labels: ArrayLike) -> ND
     >>> squared_distances([[0.0], [1.0]], centers=[[0.0], [10.0]], labels=[0, 1]).tolist()
     [0.0, 81.0]
     """
-    rows, middles, mean = check.rows_and_centers(X, centers)
+    rows, middles, mean = _rows_and_centers(X, centers)
     return nearest.squared_distances(rows, middles, mean, check.labels("labels", labels, len(rows), len(middles)))
 
 
@@ -107,3 +111,14 @@ def normalized_mutual_information(truth: ArrayLike, labels: ArrayLike) -> float:
     1.0
     """
     return float(normalized_mutual_info_score(truth, labels, average_method="geometric"))
+
+
+def _rows_and_centers(X: ArrayLike, centers: ArrayLike) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Rows, centres of the same width less their mean, and this mean, both in the precision of the rows."""
+    checked = check_array(unmasked("X", check.rows(X)), dtype=check.DTYPES, order="C", input_name="X")
+    middles = check_array(unmasked("centers", centers), dtype=precision(checked.dtype), order="C", input_name="centers")
+    if middles.shape[1] != checked.shape[1]:
+        raise ValueError(f"centers must have {checked.shape[1]} features like X, got {middles.shape[1]}")
+    check.new_rows(checked, middles[0])
+    mean = middles.mean(axis=0)
+    return checked, middles - mean, mean

@@ -1,21 +1,29 @@
-"""What a fitted model does: ``predict`` and its kin, all by the index of its centres."""
+"""What a fitted model does: ``predict`` and its kin, all by the index of its centres; its file, its grid."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
-from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from closure_kmeans import validation as check
+from closure_kmeans.files import library
 from closure_kmeans.iteration import Iteration
 from closure_kmeans.nearest import squared_distances
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import rows_per_block, shifted, unit_rows
 from closure_kmeans.search import CenterIndex
+from closure_kmeans.storage import pack_model
+from closure_kmeans.tensors import unmap, write_tensors
+
+if TYPE_CHECKING:
+    from closure_kmeans.explorer.notebook import Grid
 
 # Rows transformed at a time, at least: enough for products that are worth converting the centres to float64.
 TRANSFORM_ROWS = 256
@@ -111,6 +119,8 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """The distances of each row to all centres, as an (n, k) array."""
+        from sklearn.metrics.pairwise import euclidean_distances
+
         rows = self._check(X)
         offset, centers = self.center_index_.relative(rows.dtype)
         distances = np.empty((len(rows), len(centers)), centers.dtype)
@@ -183,6 +193,60 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         checked = check.labels("labels", labels, len(rows), len(self.cluster_centers_))
         offset, centers = self.center_index_.relative(rows.dtype)
         return checked, squared_distances(rows, centers, offset, checked)
+
+    # -- notebooks -----------------------------------------------------------------------------------------------------
+
+    def show_cluster(self, cluster: int, X: ArrayLike | None = None, *, images: Any = None, n_items: int = 24) -> Grid:
+        """The rows of a cluster as a grid, for a notebook; it needs the extra ``explore``.
+
+        Parameters
+        ----------
+        cluster : int
+            The number of the cluster.
+        X : (n, d) array, default=None
+            The rows that the model was fitted to: those nearest to the centre come first, and are drawn if there are no
+            images.
+        images : folder, list of paths and arrays, or array of shape (n, height, width[, 3]), default=None
+            An image for each row.
+        n_items : int, default=24
+            How many rows to show.
+        """
+        check_is_fitted(self, "labels_")
+        library("jinja2", "explore", "a grid")
+        from closure_kmeans.explorer.notebook import cluster_grid
+
+        return cluster_grid(self, cluster, X, images, n_items)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """What a notebook shows: below the parameters a summary of the model, if the extra ``explore`` is there."""
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        with suppress(ImportError):
+            from closure_kmeans.explorer.notebook import summary
+
+            if "text/html" in bundle:
+                bundle["text/html"] += summary(self)
+        return bundle
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], *, training: bool = False) -> None:
+        """Write the model into one ``.safetensors`` file, which ``closure_kmeans.load`` reads.
+
+        The loaded model predicts, transforms and scores like this one, bit for bit, and the same model gives the same
+        bytes. The file is written beside, and then takes the place of an old one, whole or not at all.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            The name of the file.
+        training : bool, default=False
+            Whether to keep what only the training data has, too: ``labels_`` and ``history_``.
+        """
+        check_is_fitted(self, "cluster_centers_")
+        unmap(self, Path(path))
+        write_tensors(Path(path), "model", *pack_model(self, training=training))
+
+    # -- the index of the centres --------------------------------------------------------------------------------------
 
     @property
     def center_index_(self) -> CenterIndex:

@@ -75,7 +75,7 @@ class Neighborhoods(Protocol[LeavesOf]):
         return {}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go on from a state."""
+        """Go on from a state; trees that it lacks are grown again."""
         return
 
 
@@ -161,7 +161,7 @@ class KeptNeighborhoods(Neighborhoods[RandomPartition]):
         }
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Restore kept trees."""
+        """Restore kept trees, or if the state has none, their number."""
         (self._n_trees,) = state["n_trees"].tolist()
         self._trees = [RandomPartition(state[f"members.{i}"], state["starts"]) for i in range(len(state) - 2)]
         for tree in self._trees:

@@ -1,7 +1,10 @@
-"""The one place that starts threads.
+"""The one place that starts threads, and that limits those of BLAS.
 
 Compiled functions release the GIL and take a range, so a thread pool over ranges is all that is needed. A pool lives
 as long as one call of the library: nothing is left running that a fork could meet.
+
+BLAS has one thread while the library computes: the last bits of a product depend on the number of BLAS threads, and
+these would compete with ours.
 """
 
 from __future__ import annotations
@@ -9,15 +12,17 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import joblib
+from threadpoolctl import ThreadpoolController
 
-from closure_kmeans.blas import blas
 from closure_kmeans.compiler import acknowledge
 
 Result = TypeVar("Result")
@@ -115,26 +120,82 @@ def _count_cpus(affinity: int | None) -> int:
     return available
 
 
-class ProcessWideLimit:
-    """A limit that belongs to the process: the first of its users sets it, and the last one lifts it.
+class SingleThreadedBlas:
+    """Limit of one BLAS thread, for overlapping users in any threads.
 
-    ``limit`` sets it, and returns what lifts it again.
+    Most BLAS libraries have one number of threads per process: the last user restores it. MKL, and some OpenMP builds,
+    have one per thread: every user restores its own.
     """
 
-    def __init__(self, limit: Callable[[], Callable[[], None]]) -> None:
-        self._limit = limit
+    def __init__(self, libraries: Callable[[], Sequence[Any]]) -> None:
+        self._libraries = libraries  # threadpoolctl controllers
         self._lock = threading.Lock()
-        self._users = 0
-        self._lift: Callable[[], None]
+        self._n_users = 0
+        self._original: dict[Any, int] = {}  # process-wide numbers of threads, restored by the last user
+        self._is_per_thread: dict[Any, bool] = {}
 
-    def __enter__(self) -> None:
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Limit BLAS in this thread. Threads that it starts must call ``limit`` themselves."""
         with self._lock:
-            if self._users == 0:
-                self._lift = self._limit()
-            self._users += 1
+            self._n_users += 1
+        original: dict[Any, int] = {}
+        try:
+            original = self.limit()
+            yield
+        finally:
+            with self._lock:
+                self._n_users -= 1
+                if self._n_users == 0:
+                    original |= self._original
+                    self._original = {}
+                for library, n_threads in original.items():
+                    _set_threads(library, n_threads)
 
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                self._lift()
+    def limit(self) -> dict[Any, int]:
+        """Set the limit in this thread wherever it is not in effect, while there are users.
+
+        Called before every piece of work, since other code may change the number, for example when its own limit ends.
+        Returns the numbers of threads that only this thread can restore.
+        """
+        own: dict[Any, int] = {}
+        for library in self._libraries():
+            n_threads = library.num_threads or 1
+            if n_threads > 1:
+                with self._lock:
+                    if self._n_users > 0:
+                        _set_threads(library, 1)
+                        if library not in self._is_per_thread:
+                            self._is_per_thread[library] = _differs_elsewhere(library)
+                        original = own if self._is_per_thread[library] else self._original
+                        # A smaller number is another user's limit, which will have ended when this one ends.
+                        original[library] = max(n_threads, original.get(library, 1))
+        return own
+
+
+def _differs_elsewhere(library: Any) -> bool:
+    """Whether another thread sees another number of threads: the setting is per thread."""
+    with ThreadPoolExecutor(1) as other:
+        return bool(other.submit(lambda: library.num_threads).result() != library.num_threads)
+
+
+def _set_threads(library: Any, n_threads: int) -> None:
+    """Set a library's number of threads from any thread.
+
+    Since threadpoolctl 3.8 only the first thread that sets OpenBLAS's number may do so, until it is cleared.
+    """
+    clear = getattr(library, "clear_controlling_thread", lambda force: None)
+    clear(force=True)
+    library.set_num_threads(n_threads)
+    clear(force=True)
+
+
+@cache
+def blas_libraries() -> Sequence[Any]:
+    """The loaded BLAS libraries; cached, since finding them takes longer than searching a few rows."""
+    import_module("scipy.linalg.cython_blas")  # loads the BLAS that Numba calls
+    libraries: Sequence[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
+    return libraries
+
+
+blas = SingleThreadedBlas(blas_libraries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,11 @@ from closure_kmeans.iteration import Iteration
 from closure_kmeans.method import Method
 from closure_kmeans.points import precision
 from closure_kmeans.search import index_size
-from closure_kmeans.tensors import Arrays, read_tensors
+from closure_kmeans.tensors import Arrays, read_any_facts, read_tensors
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
+    from closure_kmeans.model import FittedModel
 
 # Where the classes are that can be saved and loaded.
 HOMES = ("closure_kmeans", "closure_kmeans.baselines", "closure_kmeans.distributed")
@@ -54,7 +56,7 @@ def model_size(n_clusters: int, n_features: int, dtype: DTypeLike, *, n_labels: 
     return n_clusters * center + index_size(n_clusters, n_features, width) + n_labels * np.dtype(np.int32).itemsize
 
 
-def pack_model(model: BaseKMeans, *, training: bool = False) -> tuple[Arrays, dict[str, Any]]:
+def pack_model(model: FittedModel, *, training: bool = False) -> tuple[Arrays, dict[str, Any]]:
     """The arrays and the facts that a fitted model is made of."""
     attributes = {
         name: value
@@ -78,7 +80,7 @@ def pack_model(model: BaseKMeans, *, training: bool = False) -> tuple[Arrays, di
     return arrays | index_arrays, facts | index_facts
 
 
-def plain_parameters(model: BaseKMeans) -> dict[str, Any]:
+def plain_parameters(model: FittedModel) -> dict[str, Any]:
     """The parameters that describe a model, those of ``method`` among them."""
     parameters = model.get_params(deep=False)
     if "method" in parameters:
@@ -118,7 +120,20 @@ def load(path: str | os.PathLike[str]) -> BaseKMeans:
     path = Path(path)
     path.stat()  # that there is no such file comes first
     with reading(path, "a model"):
+        _refuse_checkpoint(path)
         return unpack_model(path, *read_tensors(path, "model"))
+
+
+def _refuse_checkpoint(path: Path) -> None:
+    """Say what a checkpoint, or its folder, is for."""
+    from closure_kmeans.checkpoint import checkpoint_file  # which imports this module
+
+    file = checkpoint_file(path)
+    if file.is_file() and (path.is_dir() or read_any_facts(path)["kind"] == "checkpoint"):
+        raise FileFormatError(
+            f"'{path}' must be a model, but is a checkpoint: resume it by fit(X, resume=True), or take its centres by "
+            f"closure_kmeans.checkpoint.read_centers({os.fspath(path)!r})"
+        )
 
 
 def unpack_model(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMeans:
@@ -174,7 +189,7 @@ def _check_plain(path: Path, fitted: dict[str, Any]) -> None:
     n_features, width = fitted["n_features_in_"], fitted["cluster_centers_"].shape[1]
     if type(n_features) is not int or n_features != width:
         raise FileFormatError(f"'{path}' must have centres of {n_features} features, but they have {width}")
-    check.number("inertia_", fitted["inertia_"], 0)
+    check.number("inertia_", fitted["inertia_"], 0, sys.float_info.max)
     check.integer("n_iter_", fitted["n_iter_"], 1)
     if not isinstance(fitted["stopped_by_"], str):
         raise FileFormatError(f"'{path}' must hold stopped_by_ as a text, but it is {fitted['stopped_by_']!r}")

@@ -1,6 +1,7 @@
 """``.safetensors`` files of arrays and metadata, for models, checkpoints, vocabularies and indexes.
 
-All metadata is one JSON text under one key, so equal contents give equal bytes. Arrays are memory-mapped when read.
+All metadata is one JSON text under one key, so equal contents give equal bytes. Arrays are memory-mapped when read. An
+object that keeps such arrays is given to ``unmap`` before it is saved, since it may replace the file that they are in.
 Files are written here and not by the safetensors library, which writes via a temporary file of its own that a killed
 process would leave behind.
 """
@@ -14,14 +15,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from closure_kmeans.files import FileFormatError, file_size, replacing
 from closure_kmeans.vectors.signatures import check_no_other_kind
 
 KEY = "closure_kmeans"
 # Format by kind of file; incremented when old readers would misread new files, or new readers miss data in old files.
-FORMATS = {"checkpoint": 2, "centers": 2}
+FORMATS = {"checkpoint": 3, "centers": 2}
 FIRST_FORMAT = 1  # of other kinds
 # The format's names of the dtypes, widest first: arrays in this order are all aligned.
 DTYPES = {
@@ -82,6 +82,8 @@ def read_facts(path: Path, kind: str) -> dict[str, Any]:
 
 def read_any_facts(path: Path) -> dict[str, Any]:
     """Read the metadata of a file of any kind, including its kind."""
+    from safetensors import SafetensorError, safe_open
+
     file_size(path, minimum=8)
     try:
         with safe_open(path, "np") as file:  # checks the header against the file's size
@@ -109,3 +111,19 @@ def _map(path: Path, begin: int, dtype: str, shape: list[int], data_offsets: lis
     if 0 in shape:
         return np.empty(shape, DTYPES[dtype])  # empty arrays cannot be mapped
     return np.memmap(path, DTYPES[dtype], "r", begin + data_offsets[0], tuple(shape))
+
+
+def unmap(owner: Any, path: Path) -> None:
+    """Read the arrays of an object that are mapped from ``path`` into memory: Windows replaces no file that is mapped.
+
+    Arrays are attributes of the object, or fields of named tuples that are.
+    """
+
+    def in_memory(value: Any) -> Any:
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(in_memory, value))
+        mapped = isinstance(value, np.memmap) and Path(value.filename or "") == path.resolve()
+        return np.array(value) if mapped else value
+
+    for name, value in vars(owner).items():
+        setattr(owner, name, in_memory(value))

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils.extmath import randomized_svd
 
 from closure_kmeans import kernels
-from closure_kmeans.blas import blas
-from closure_kmeans.parallel import Threads
+from closure_kmeans.parallel import Threads, blas
 
 # Rows of a node whose principal direction splits it.
 NODE_SAMPLE = 32

@@ -15,16 +15,13 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 
-from closure_kmeans.arrays import check_uncut, unmasked
 from closure_kmeans.method import Method
-from closure_kmeans.points import check_values, hash_rows, precision, squares_to
+from closure_kmeans.points import check_uncut, check_values, hash_rows, precision, squares_to, unmasked
 from closure_kmeans.vectors import open_vectors
 
 # Types of rows that are not converted; all others become the first.
 DTYPES = (np.float64, np.float32, np.float16, np.uint8, np.int8)
 
-# Tolerated relative rounding error of a sum of weights.
-ROUNDING = 1e-9
 # Point and cluster ids are 32 bits wide.
 MAX_ROWS = 2**31 - 1
 
@@ -195,25 +192,6 @@ def number(name: str, value: object, minimum: float, maximum: float = math.inf, 
         raise ValueError(f"{name} must be at most {maximum}, got {value}")
 
 
-def max_size(value: float, weights: NDArray[np.float64], n_rows: int, n_clusters: int) -> None:
-    """An upper bound on the cluster size that leaves room for all rows, each of which is in one cluster as a whole."""
-    weights = np.broadcast_to(weights, n_rows)
-    weights = weights[weights > 0]
-    room = value * (1 + ROUNDING)
-    mean = float(weights.sum() / n_clusters)
-    if room < mean:
-        raise ValueError(f"max_size must be at least the mean size of a cluster, {mean:g}, got {value:g}")
-    if room < weights.max():
-        raise ValueError(f"max_size must be at least the weight of the heaviest row, {weights.max():g}, got {value:g}")
-    lightest = float(weights.min())
-    n_each = math.floor(room / lightest)
-    if n_each * n_clusters < len(weights):
-        raise ValueError(
-            f"max_size must leave room for all {len(weights)} rows: {n_clusters} clusters of at most {value:g} hold "
-            f"{n_each} whole rows each; it must be at least {-(-len(weights) // n_clusters) * lightest:g}"
-        )
-
-
 def choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """One of several words."""
     if not isinstance(value, str) or value not in allowed:
@@ -298,17 +276,6 @@ def labels(name: str, value: ArrayLike, n_rows: int, n_clusters: int) -> NDArray
     if n_rows and (array.min() < 0 or array.max() >= n_clusters):
         raise ValueError(f"{name} must lie in 0..{n_clusters - 1}, got values in {array.min()}..{array.max()}")
     return array
-
-
-def rows_and_centers(X: ArrayLike, centers: ArrayLike) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Rows, centres of the same width less their mean, and this mean, both in the precision of the rows."""
-    checked = check_array(unmasked("X", rows(X)), dtype=DTYPES, order="C", input_name="X")
-    middles = check_array(unmasked("centers", centers), dtype=precision(checked.dtype), order="C", input_name="centers")
-    if middles.shape[1] != checked.shape[1]:
-        raise ValueError(f"centers must have {checked.shape[1]} features like X, got {middles.shape[1]}")
-    new_rows(checked, middles[0])
-    mean = middles.mean(axis=0)
-    return checked, middles - mean, mean
 
 
 def weights_like(sample_weight: ArrayLike, rows: NDArray[Any]) -> NDArray[np.float64]:

@@ -70,3 +70,4 @@ def compile_retrieval(model: BaseKMeans) -> None:
             made.search(query, n_rerank=2)
             made.search(query, steps=PAPER_STEPS)
             align(query.places, made.places_of(0))
+        del made, query  # close the file, which Windows does not remove before

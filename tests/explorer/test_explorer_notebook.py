@@ -25,8 +25,8 @@ def test_a_notebook_shows_a_summary(model):
 def test_the_summary_needs_the_extra(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "closure_kmeans.explorer.notebook", None)
     assert "distortion per item" not in Page(model._repr_mimebundle_()["text/html"]).text
-    monkeypatch.setitem(sys.modules, "markupsafe", None)
-    with pytest.raises(ImportError, match=r"a grid needs markupsafe: pip install 'closure-kmeans\[explore\]'"):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ImportError, match=r"a grid needs jinja2: pip install 'closure-kmeans\[explore\]'"):
         model.show_cluster(0)
 
 

@@ -17,10 +17,10 @@ from small import (
     numbers,
 )
 
-from closure_kmeans import assignment
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.kernels.simd import TILE_ROWS, VECTOR_BYTES
 from closure_kmeans.points import Points
+from closure_kmeans.stores import assign_leaves
 from closure_kmeans.trees import RandomPartition
 
 pytestmark = pytest.mark.kernels
@@ -34,9 +34,7 @@ def assign(points, clusters, labels, partitions, hartigan, n_blocks=2):
     for partition in partitions:
         cuts = np.linspace(0, len(partition.starts) - 1, n_blocks + 1).astype(int)
         for first, last in reversed(list(pairwise(cuts))):
-            n_pairs += assignment.assign_leaves(
-                points, clusters, labels, partition, hartigan, new_labels, scores, first, last
-            )
+            n_pairs += assign_leaves(points, clusters, labels, partition, hartigan, new_labels, scores, first, last)
     return new_labels, scores, n_pairs
 
 

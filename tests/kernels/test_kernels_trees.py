@@ -122,18 +122,14 @@ def test_select_rank_of_special_values(special, dtype):
     for size in (*range(1, 40), trees.MANY_VALUES + 7):
         values = rng.normal(size=size).astype(dtype)
         values[rng.random(size) < 0.3] = special
-        memory = np.full((2, size + 8), 7, dtype)
+        memory = np.full(size + 8, 7, dtype)
         for rank in (0, size // 2, size - 1):
-            found = trees.select_rank(
-                values,
-                size,
-                rank,
-                trees.RankMemory(memory[0, :size], memory[1, :size], np.empty(trees.RANK_SAMPLE, dtype)),
-            )
+            used = trees.rank_memory(size, dtype)._replace(kept=memory[:size])
+            found = trees.select_rank(values, size, rank, used)
             assert (values < found).sum() <= rank
             if not np.isnan(special):
                 assert found == np.sort(values)[rank]
-            assert (memory[:, size:] == 7).all()
+            assert (memory[size:] == 7).all()
 
 
 @pytest.mark.parametrize("size", [trees.MANY_VALUES, 1999])
@@ -162,7 +158,8 @@ def test_split_stably(values, data):
     memory = np.arange(100, 100 + len(values) + 8, dtype=np.int32)
     node, behind = memory[: len(values)], memory[len(values) :].copy()
     expected = reference.split_stably(node, values, n_left)
-    trees.split_stably(node, values, np.sort(values)[n_left], n_left, np.empty_like(node))
+    flags = np.empty(len(node), np.uint8)
+    trees.split_stably(node, values, np.sort(values)[n_left], n_left, flags, np.empty_like(node))
     np.testing.assert_array_equal(memory[len(values) :], behind)
     np.testing.assert_array_equal(node, expected)
 

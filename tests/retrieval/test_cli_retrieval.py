@@ -97,6 +97,7 @@ def test_hierarchical_and_soft_indexes(run, photos, tmp_path):
     assert hard[0]["score"] < 0.99
 
 
+@pytest.mark.usefixtures("refused")
 def test_add_and_remove(run, made, photos, tmp_path):
     more = tmp_path / "more"
     more.mkdir()
@@ -437,6 +438,7 @@ def test_a_ground_truth_that_cannot_be_is_refused_before(run, photos, tmp_path, 
     assert not (tmp_path / "work").exists()
 
 
+@pytest.mark.usefixtures("refused")
 def test_what_changes_an_index_while_photos_are_added_stays(run, made, photos, tmp_path, monkeypatch):
     def collect_slowly(*arguments, **settings):
         run("remove", made, "image000.png")

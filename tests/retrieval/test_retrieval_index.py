@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from retrieval_data import parts, put, rewritten
 
-from closure_kmeans import files
+from closure_kmeans import ClosureKMeans, files
 from closure_kmeans.retrieval import (
     PAPER_STEPS,
     ImageIndex,
@@ -20,6 +20,7 @@ from closure_kmeans.retrieval import (
     ukbench_score,
 )
 from closure_kmeans.vectors import FileFormatError
+from closure_kmeans.warmup import compile_retrieval
 
 
 def test_a_soft_index(collection, vocabulary, photos, tmp_path):
@@ -262,6 +263,27 @@ def test_images_that_the_index_does_not_have(index, collection, tmp_path):
     assert loaded.names == index.names
 
 
+def test_an_index_replaces_the_file_that_it_is_mapped_from(index, collection, tmp_path, refused):
+    path = tmp_path / "photos.index"
+    index.save(path)
+    loaded = ImageIndex.load(path)
+    for change in (lambda: None, lambda: loaded.remove([]), lambda: loaded.remove(["image003.png"])):
+        change()
+        loaded.save(path)
+    loaded = ImageIndex.load(path)
+    loaded.add(parts(collection, 3, 4))
+    loaded.save(path)
+    check_same(loaded, ImageIndex.load(path))
+    assert len(loaded) == len(index)
+    assert refused == []
+
+
+def test_what_compiles_the_search_closes_the_index_that_it_removes(refused):
+    rows = np.random.default_rng(0).integers(0, 100, (400, 32), np.uint8)
+    compile_retrieval(ClosureKMeans(4, random_state=0).fit(rows))
+    assert refused == []
+
+
 def test_a_full_disk_leaves_the_old_index(index, collection, tmp_path, monkeypatch):
     path = tmp_path / "photos.index"
     index.save(path)
@@ -286,6 +308,7 @@ def test_an_index_whose_file_is_cut_is_an_error(index, tmp_path):
 import os
 from closure_kmeans.retrieval import ImageIndex
 from closure_kmeans.vectors import FileFormatError
+from closure_kmeans.warmup import compile_retrieval
 index = ImageIndex.load({str(path)!r})
 query = index.query_of(0)
 os.truncate({str(path)!r}, 0)

@@ -67,6 +67,8 @@ class FlatKMeans(LocalKMeans):
                     measure_accuracy=store.accuracy,
                     on_iteration=record,
                 )
+            if reason == "max_iter":
+                record.complete(lambda: store.accuracy(state))
             return fitted_attributes(store, state, store.user_centers(state.clusters), reason, record)
 
 
@@ -75,7 +77,7 @@ def opened(
     model: LocalKMeans, problem: Problem, n_clusters: int, tree_dims: int | None, max_iter: int
 ) -> Iterator[tuple[MemoryStore, Recorder]]:
     """The store of the rows of a fit, and the record of its iterations, of which there are at most ``max_iter``."""
-    rows, weights, _, began = problem
+    rows, weights, _, began, _ = problem
     check.enough_rows(n_clusters, rows)
     check.memory(n_clusters, rows, tree_dims)
     rng = check.generator(model.random_state)

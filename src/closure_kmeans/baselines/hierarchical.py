@@ -205,9 +205,12 @@ class HierarchicalKMeans(LocalKMeans):
             labels = assign_children(points, state.clusters.centers, nodes, starts, threads)
             return move(points, state, labels, n_pairs, threads)
 
-        return alternate(
+        state, reason = alternate(
             start, take_step, max_iter=self.max_iter, tol=self.tol, measure_accuracy=store.accuracy, on_iteration=record
         )
+        if reason == "max_iter":
+            record.complete(lambda: store.accuracy(state))
+        return state, reason
 
     def paths(self, X: ArrayLike) -> NDArray[np.int32]:
         """The nodes that each row comes to as it descends the tree, an (n, depth) array.

@@ -36,6 +36,7 @@ def doctor(as_json: bool) -> None:
     places = folders()
     writable = [folder for folder in places if is_writable(folder)]
     compiled = [folder for folder in places if holds_kernels(folder)]
+    outdated = [folder for folder in places if holds_kernels(folder, of_another_version=True)]
     requirements = _requirements()
     features = llvm.get_host_cpu_features()
     report(
@@ -54,6 +55,7 @@ def doctor(as_json: bool) -> None:
             "kernel cache": str((writable or compiled or places)[0]),
             "kernel cache writable": bool(writable),
             "kernels compiled": bool(compiled),
+            "kernels of another version": bool(outdated),
         },
         as_json=as_json,
     )

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from numpy.typing import NDArray
 
 from closure_kmeans import PAPER, ClosureKMeans, Method, load
-from closure_kmeans.checkpoint import checkpoint_file, describe_checkpoint, read_centers
+from closure_kmeans.checkpoint import Resume, checkpoint_file, read_centers
 from closure_kmeans.cli import INTERRUPTED, options
 from closure_kmeans.cli.common import (
     LABEL,
@@ -94,6 +94,9 @@ class _Remembering(click.Command):
     "--checkpoint-every", type=options.duration, metavar="TIME", default="60s", help="Time between checkpoints."
 )
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint or the storage, if there is one.")
+@click.option(
+    "--resume-anyway", is_flag=True, help="--resume, also with another processor, BLAS or version: the bits may differ."
+)
 @click.option("--client", metavar="ADDRESS", help="Fit on Dask: address of a scheduler, or local.")
 @click.option("--storage", metavar="URL", help="With --client: folder or URL that all workers share.")
 @click.option("--n-partitions", type=click.IntRange(1), help="With --client: parts that the rows are laid out in.")
@@ -109,6 +112,7 @@ def fit(
     labels: str | None,
     training: bool,
     resume: bool,
+    resume_anyway: bool,
     client: str | None,
     storage: str | None,
     n_partitions: int | None,
@@ -124,11 +128,12 @@ def fit(
     Ctrl-C saves what there is and says how to go on; the exit code is then 130.
     """
     checkpoint = settings["checkpoint"]
+    go_on: Resume = "anyway" if resume_anyway else resume
     keep_apart([vectors, settings["init"], checkpoint and str(checkpoint_file(checkpoint))], [output, labels])
     if labels == options.STANDARD and as_json:
         raise click.UsageError("--json and --labels - cannot both write to standard output")
     if client is None:
-        _check_checkpoint(checkpoint, resume)
+        _check_checkpoint(checkpoint, bool(go_on))
         if storage is not None or n_partitions is not None:
             raise click.UsageError("--storage and --n-partitions need --client: the address of a scheduler, or local")
         if "://" in vectors:
@@ -137,7 +142,7 @@ def fit(
         (n_rows, width), dtype = rows.shape, rows.dtype
         model = ClosureKMeans(**_parameters(**settings))
     else:
-        _check_distributed(context, storage, resume)
+        _check_distributed(context, storage, bool(go_on))
         rows = vectors
         for option in ON_ONE_MACHINE:
             del settings[option]
@@ -153,14 +158,12 @@ def fit(
     check_outputs({output: model_bytes, labels: n_rows * LABEL})
     if not quiet and not as_json:
         click.echo(f"{n_rows:,} x {width} {dtype} into {model.n_clusters:,} clusters", err=True)
-        if checkpoint is not None and checkpoint_file(checkpoint).exists():
-            found = describe_checkpoint(checkpoint)
-            state = "the fit had converged" if found["converged"] else "going on"
-            click.echo(f"{state} after iteration {found['iterations']} of '{checkpoint_file(checkpoint)}'", err=True)
+    saved = storage if checkpoint is None else checkpoint_file(checkpoint)
     interrupted = False
     try:
-        with Progress(model, n_rows, quiet=quiet, as_json=as_json) as progress, long_work():
-            model.set_params(callback=progress).fit(rows, resume=resume)
+        with Progress(model, n_rows, quiet=quiet, as_json=as_json, saved=saved) as progress, long_work():
+            model.set_params(callback=progress).fit(rows, resume=go_on)
+        progress.finish()
     except KeyboardInterrupt:
         if not hasattr(model, "cluster_centers_"):  # before an iteration was done
             if checkpoint is not None and checkpoint_file(checkpoint).exists():
@@ -260,6 +263,6 @@ def _end_interrupted(context: click.Context, news: str) -> NoReturn:
         start = f"--init {shlex.quote(given['output'])} begins from these centres"
         advice = f"{start}; --{option} would let the fit itself go on"
     else:
-        advice = f"go on with: {context.obj}{'' if given['resume'] else ' --resume'}"
+        advice = f"go on with: {context.obj}{'' if given['resume'] or given['resume_anyway'] else ' --resume'}"
     click.echo(f"{news}; {advice}", err=True)
     context.exit(INTERRUPTED)

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import time
+from pathlib import Path
 
 import click
 from tqdm import tqdm
@@ -44,10 +45,16 @@ def clock(seconds: float) -> str:
 
 
 class Progress:
-    """Told of each iteration: one line that is rewritten on a screen, some lines elsewhere, or JSON."""
+    """Told of each iteration: one line that is rewritten on a screen, some lines elsewhere, or JSON.
 
-    def __init__(self, model: ClosureKMeans, n_rows: int, *, quiet: bool, as_json: bool) -> None:
+    ``saved`` is the checkpoint or the storage that the fit may go on from; its first iteration shows whether it does.
+    """
+
+    def __init__(
+        self, model: ClosureKMeans, n_rows: int, *, quiet: bool, as_json: bool, saved: Path | str | None = None
+    ) -> None:
         self._model = model
+        self._saved = saved
         self._n_rows = n_rows
         self._quiet = quiet or as_json
         self._as_json = as_json
@@ -68,6 +75,8 @@ class Progress:
     def __call__(self, record: Iteration) -> None:
         """Show an iteration."""
         self._compiled += self._compiling.lap()
+        if not self._history:
+            self._say_resumed("going on", record.iteration - 1)
         self._history.append(record._replace(seconds=record.seconds - self._compiled))
         if self._as_json:
             facts = {"event": "iteration", **record._asdict(), "distortion": record.inertia / self._n_rows}
@@ -77,6 +86,19 @@ class Progress:
         elif not self._quiet and time.monotonic() - self._line_at > LINE_EVERY:
             self._line_at = time.monotonic()
             self._say(self._text(record), err=True)
+
+    def finish(self) -> None:
+        """Say that there was nothing to do, if a finished fit was resumed."""
+        if not self._history:
+            ended = "had converged" if self._model.stopped_by_ == "converged" else "had ended"
+            self._say_resumed(f"the fit {ended}", self._model.n_iter_)
+
+    def _say_resumed(self, state: str, n_iter: int) -> None:
+        if self._saved is None or self._quiet or n_iter == 0:
+            return
+        if self._line is not None:
+            self._line.clear()
+        self._say(f"{state} after iteration {n_iter} of '{self._saved}'", err=True)
 
     def _say(self, text: str, *, err: bool) -> None:
         """A closed output stream does not end the fit."""

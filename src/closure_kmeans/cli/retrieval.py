@@ -250,9 +250,10 @@ def query(
 @options.manner
 def add(index_file: str, photos: Path, new: bool, collecting: Collecting, manner: options.Manner) -> None:
     """Add the images in PHOTOS to INDEX, whose words stay as they are."""
-    opened = _open(index_file, manner.n_threads)
     names = image_names(photos)
-    known = set(opened.names).intersection(names)
+    opened = ImageIndex.load(index_file)
+    known, extraction = set(opened.names).intersection(names), opened.extraction
+    del opened  # it may be changed while features are taken, also on Windows, where no file is replaced that is mapped
     if known and not new:
         raise click.ClickException(
             f"{len(known)} of the {len(names)} images of '{photos}' are in the index already, such as '{min(known)}': "
@@ -260,9 +261,9 @@ def add(index_file: str, photos: Path, new: bool, collecting: Collecting, manner
         )
     others = [name for name in names if name not in known]
     with collecting.saying_what_is_kept():
-        collection, _ = collect_photos(photos, others, opened.extraction, collecting, manner, may_be_none=bool(known))
+        collection, _ = collect_photos(photos, others, extraction, collecting, manner, may_be_none=bool(known))
+        opened = _open(index_file, manner.n_threads)
         if collection.names:
-            opened = _open(index_file, manner.n_threads)  # it may have changed meanwhile
             opened.add(collection, verbose=manner.shows_progress)
             opened.save(index_file)
     _summarise(opened, _added(collection) | {"already there": len(known)}, index_file, manner)

@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 from closure_kmeans import validation as check
 from closure_kmeans.base import BaseKMeans, fitted_attributes
-from closure_kmeans.checkpoint import identify
+from closure_kmeans.checkpoint import Resume, check_resume, identify
 from closure_kmeans.distributed.cluster import Cluster, connect
 from closure_kmeans.distributed.files import SharedFolder, fit_folder, shared_folder
 from closure_kmeans.distributed.sources import Source, open_source
@@ -122,7 +122,7 @@ class DistributedClosureKMeans(BaseKMeans):
                 f"{np.shape(self.init)}"
             )
 
-    def fit(self, X: Any, y: None = None, sample_weight: ArrayLike | None = None, *, resume: bool = False) -> Self:
+    def fit(self, X: Any, y: None = None, sample_weight: ArrayLike | None = None, *, resume: Resume = False) -> Self:
         """Cluster the rows of X.
 
         Parameters
@@ -134,8 +134,9 @@ class DistributedClosureKMeans(BaseKMeans):
         y : ignored
         sample_weight : None
             All rows weigh the same.
-        resume : bool, default=False
-            Go on with the fit in ``storage``, if there is one. An error says what differs if it is another one.
+        resume : bool or "anyway", default=False
+            Go on with the fit in ``storage``, if there is one. An error says what differs if it is another one, or if
+            the driver or a worker has another processor, BLAS or version; with "anyway" the latter is a warning.
 
         Raises
         ------
@@ -145,14 +146,12 @@ class DistributedClosureKMeans(BaseKMeans):
         began = time.perf_counter()
         if sample_weight is not None:
             raise ValueError("sample_weight must be None: all rows of a distributed fit weigh the same")
-        check.boolean("resume", resume)
-        if resume and self.storage is None:
-            raise ValueError("resume=True needs storage: where the fit is")
+        check_resume(resume, "storage", self.storage)
         self._check_parameters()
-        with self._folder(resume) as folder, connect(self.client, self.n_threads, self.verbose) as cluster:
+        with self._folder(bool(resume)) as folder, connect(self.client, self.n_threads, self.verbose) as cluster:
             cluster.check_shared(folder)
             source = open_source(X, self.name, self.storage_options or {}, folder, cluster)
-            fitted = self._fit_in(folder, cluster, source, began)
+            fitted = self._fit_in(folder, cluster, source, began, anyway=resume == "anyway")
         self.n_features_in_ = source.width
         return self._become(fitted)
 
@@ -170,7 +169,9 @@ class DistributedClosureKMeans(BaseKMeans):
         with tempfile.TemporaryDirectory(prefix="closure-kmeans-", ignore_cleanup_errors=True) as temporary:
             yield shared_folder(temporary)
 
-    def _fit_in(self, folder: SharedFolder, cluster: Cluster, source: Source, began: float) -> dict[str, Any]:
+    def _fit_in(
+        self, folder: SharedFolder, cluster: Cluster, source: Source, began: float, *, anyway: bool
+    ) -> dict[str, Any]:
         """Lay the rows out, or find them laid out, and iterate: the attributes of the fitted model."""
         init = check.init(self.init, self.n_clusters, np.empty((0, source.width), source.dtype))
         if isinstance(init, np.ndarray) and self.metric == "cosine":
@@ -193,7 +194,7 @@ class DistributedClosureKMeans(BaseKMeans):
             )
             neighborhoods = store.neighborhoods(method, self.target_accuracy)
             if store.saved is not None:
-                state, converged = store.restore(store.saved)
+                state, converged = store.restore(store.saved, anyway=anyway)
             else:
                 labels = store.tree_labels() if isinstance(init, str) else store.nearest_labels(init)
                 state, converged = store.begin(labels), False

@@ -22,7 +22,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans.files import library, reading
+from closure_kmeans.files import library, reading, unless_held
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 from closure_kmeans.vectors.binary import check_npy, map_npy, read_npy_header, write_npy
 
@@ -122,7 +122,8 @@ class SharedFolder:
     def drop_copy(self, name: str) -> None:
         """Remove the copy on this machine of a file that is not needed again; what is mapped of it stays mapped."""
         if not _is_local(self.place()[0]):
-            (self._copies() / name).unlink(missing_ok=True)
+            with unless_held():
+                (self._copies() / name).unlink(missing_ok=True)
 
     def list(self, folder: str) -> list[str]:
         """The names of the files in a folder, in order."""
@@ -136,7 +137,8 @@ class SharedFolder:
         """Remove a file or a folder, if it is there."""
         files, root = self.place()
         if self.has(name):
-            files.rm(f"{root}/{name}", recursive=True)
+            with unless_held():
+                files.rm(f"{root}/{name}", recursive=True)
 
     def _copies(self) -> Path:
         return _scratch() / f"{self.url.replace('/', '_')}-{self.token}"
@@ -237,4 +239,4 @@ def _scratch() -> Path:
 
 @cache
 def _own_scratch() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="closure-kmeans-")
+    return tempfile.TemporaryDirectory(prefix="closure-kmeans-", ignore_cleanup_errors=True)

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import validation as check
-from closure_kmeans.arrays import unmasked
 from closure_kmeans.checkpoint import digest, digest_rows
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder, shared_folder
 from closure_kmeans.files import FileFormatError, library, reading
+from closure_kmeans.points import unmasked
 from closure_kmeans.stores.layout import blocks_of
 from closure_kmeans.vectors import choose_shards, open_vectors
 from closure_kmeans.vectors.rows import Rows, check_kind

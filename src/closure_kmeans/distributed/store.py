@@ -15,8 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import kernels
-from closure_kmeans.arrays import largest
-from closure_kmeans.centers import CenterBuffers
 from closure_kmeans.checkpoint import check_environment, check_identity
 from closure_kmeans.clusters import Clusters, are_copies, group_by_label, move_onto_sphere
 from closure_kmeans.distributed.cluster import Cluster
@@ -47,8 +45,8 @@ from closure_kmeans.method import Method
 from closure_kmeans.nearest import sample_accuracy
 from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import Points, as_numbers, hash_rows
-from closure_kmeans.stores import Assigned, Rule, Store
+from closure_kmeans.points import Points, as_numbers, hash_rows, largest
+from closure_kmeans.stores import Assigned, CenterBuffers, Rule, Store
 from closure_kmeans.stores.layout import along, forget, on_disk
 from closure_kmeans.stores.totals import means_of, no_totals
 
@@ -139,14 +137,14 @@ class DaskStore(Store[StoredLabels, FreshLeaves]):
 
     # -- the state -----------------------------------------------------------------------------------------------------
 
-    def restore(self, saved: str) -> tuple[StoredState, bool]:
-        """The state in a file of centres, and whether the fit had converged."""
+    def restore(self, saved: str, *, anyway: bool) -> tuple[StoredState, bool]:
+        """The state in a file of centres, and whether the fit had converged; ``anyway`` in another environment, too."""
         with reading(self._folder.fetch(saved), "centres"):
             arrays, facts = self._folder.map_tensors(saved, "centers")
             check_identity(f"'{self._folder}'", facts["identity"], self._identity)
-            check_environment(
-                f"the fit in '{self._folder}'", facts["environment"], self._environment, "remove it to start over"
-            )
+            what = f"the fit in '{self._folder}'"
+            own = self._environment
+            check_environment(what, facts["environment"], own, "remove it to start over", anyway=anyway)
             loaded = {name: np.array(array) for name, array in arrays.items()}
             self.history = [Iteration(*record) for record in facts["history"]]
             self._rng.bit_generator.state = facts["generator"]

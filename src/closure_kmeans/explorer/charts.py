@@ -10,9 +10,9 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from closure_kmeans.arrays import largest
 from closure_kmeans.explorer.rendering import plural, render
 from closure_kmeans.iteration import Iteration
+from closure_kmeans.points import largest
 
 if TYPE_CHECKING:
     from closure_kmeans.explorer.catalog import Catalog

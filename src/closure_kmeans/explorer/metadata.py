@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans.arrays import largest
 from closure_kmeans.files import FileFormatError, library, reading
+from closure_kmeans.points import largest
 
 FORMATS = (".csv", ".parquet", ".pq")
 # Names of the title column, in this order.

@@ -20,10 +20,10 @@ from closure_kmeans.explorer.rendering import render
 from closure_kmeans.explorer.report import look_of
 
 if TYPE_CHECKING:
-    from closure_kmeans.base import BaseKMeans
+    from closure_kmeans.model import FittedModel
 
 
-def summary(model: BaseKMeans) -> str:
+def summary(model: FittedModel) -> str:
     """HTML summary of a fitted model; empty if it is not fitted."""
     if not hasattr(model, "cluster_centers_"):
         return ""
@@ -51,7 +51,7 @@ class Grid:
 
 
 def cluster_grid(
-    model: BaseKMeans,
+    model: FittedModel,
     cluster: int,
     X: ArrayLike | None,
     images: str | os.PathLike[str] | Sequence[Any] | NDArray[Any] | None,

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from closure_kmeans import validation
 from closure_kmeans.features.images import ImageError, ImageLike, Picture, Sizes, list_images, name_of, read_picture
-from closure_kmeans.parallel import BLOCKS_PER_THREAD, ProcessWideLimit, Threads, count_threads
+from closure_kmeans.parallel import BLOCKS_PER_THREAD, Threads, count_threads
 
 Images: TypeAlias = str | os.PathLike[str] | Sequence[ImageLike] | NDArray[Any]
 Part = TypeVar("Part")
@@ -106,10 +106,26 @@ def list_sources(images: Images) -> Sequence[ImageLike] | NDArray[Any]:
     return images
 
 
-def _limit_opencv() -> Callable[[], None]:
-    n_threads = cv2.getNumThreads()
-    cv2.setNumThreads(1)
-    return lambda: cv2.setNumThreads(n_threads)
+class SingleThreadedOpenCV:
+    """Limit of one OpenCV thread, for overlapping users: the first one sets it, and the last one lifts it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_users = 0
+        self._n_threads = 1  # before the limit
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_users == 0:
+                self._n_threads = cv2.getNumThreads()
+                cv2.setNumThreads(1)
+            self._n_users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._n_users -= 1
+            if self._n_users == 0:
+                cv2.setNumThreads(self._n_threads)
 
 
-_single_threaded_opencv = ProcessWideLimit(_limit_opencv)
+_single_threaded_opencv = SingleThreadedOpenCV()

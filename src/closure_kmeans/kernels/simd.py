@@ -30,7 +30,6 @@ VECTOR_BYTES = 64 if "+avx512f" in FEATURES else 32 if "+avx" in FEATURES else 1
 # Rows of a tile; each has one vector of sums in a register. Enough of them to hide the latency of the addition, few
 # enough for the sixteen registers of most processors.
 TILE_ROWS = 12
-CAN_COMPRESS = "+avx512f" in FEATURES
 
 
 def typed_by(typed: Callable[..., Any]) -> Callable[[Function], Function]:
@@ -50,8 +49,8 @@ def typed_by(typed: Callable[..., Any]) -> Callable[[Function], Function]:
     return decorate
 
 
-def emitted(emit: Callable[..., Any], result: Any = types.void) -> Callable[[Function], Function]:
-    """Let ``emit(code, *arguments)`` write the instructions of a function in compiled code, and return its result.
+def emitted(emit: Callable[..., None]) -> Callable[[Function], Function]:
+    """Let ``emit(code, *arguments)`` write the instructions of a function in compiled code, which returns nothing.
 
     Arrays arrive as structures with ``data`` and ``shape``, integers as intp.
     """
@@ -64,10 +63,10 @@ def emitted(emit: Callable[..., Any], result: Any = types.void) -> Callable[[Fun
                 else context.cast(builder, value, kind, types.intp)
                 for kind, value in zip(kinds, arguments, strict=True)
             ]
-            found = emit(Emitter(context, builder, kinds[0]), *values)
-            return context.get_dummy_value() if found is None else found
+            emit(Emitter(context, builder, kinds[0]), *values)
+            return context.get_dummy_value()
 
-        return result(*kinds), generate
+        return types.void(*kinds), generate
 
     return typed_by(typed)
 
@@ -141,14 +140,6 @@ class Vectors:
         """Shuffle: the values at some places of the concatenation of two vectors."""
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), list(places))
         return self._builder.shuffle_vector(first, second, mask)
-
-    def compress(self, vector: Any, mask: Any) -> Any:
-        """The values that a mask of bits chooses, side by side; arbitrary values follow."""
-        kind = ir.FunctionType(self._kind, [self._kind, mask.type, self._kind])
-        letter = "i" if isinstance(self.number, ir.IntType) else "f"
-        name = f"llvm.experimental.vector.compress.v{self.lanes}{letter}{8 * self._bytes}"
-        function = cgutils.get_or_insert_function(self._builder.module, kind, name)
-        return self._builder.call(function, [vector, mask, vector])
 
     def load_one(self, array: Any, place: Any) -> Any:
         """Load the value at an offset of an array."""
@@ -224,36 +215,6 @@ def emit_prefetch(code: Emitter, rows: Any, row: Any, byte: Any) -> None:
 @emitted(emit_prefetch)
 def prefetch(rows: Any, i: int, byte: int) -> None:
     """Prefetch the cache line that holds a byte of ``rows[i]``."""
-
-
-def emit_keep_chosen(code: Emitter, values: Any, n_values: Any, chosen: Any, kept: Any) -> Any:
-    """Emit a vector compress where the processor has one, and stores of whole vectors; one value a cycle elsewhere."""
-    builder, index, numbers = code.builder, code.index, code.vectors
-    flags = Vectors(code, ir.IntType(8), numbers.lanes)
-    n_kept = cgutils.alloca_once_value(builder, index(0))
-    in_vectors = builder.sub(n_values, builder.urem(n_values, index(numbers.lanes))) if CAN_COMPRESS else index(0)
-    with code.loop(index(0), in_vectors, numbers.lanes) as (i, _):
-        mask = builder.trunc(flags.load(chosen, i), ir.VectorType(ir.IntType(1), numbers.lanes))
-        place = builder.load(n_kept)
-        numbers.store(numbers.compress(numbers.load(values, i), mask), kept, place)
-        count = builder.ctpop(builder.bitcast(mask, ir.IntType(numbers.lanes)))
-        builder.store(builder.add(place, builder.zext(count, index)), n_kept)
-    with code.loop(in_vectors, n_values, 1) as (i, _):
-        place = builder.load(n_kept)
-        numbers.store_one(numbers.load_one(values, i), kept, place)
-        builder.store(builder.add(place, builder.zext(flags.load_one(chosen, i), index)), n_kept)
-    return builder.load(n_kept)
-
-
-@emitted(emit_keep_chosen, types.intp)
-def keep_chosen(values: Array, n_values: int, chosen: Array, kept: Array) -> int:
-    """Put the first values whose flags are 1 side by side, in place or elsewhere; return how many there are.
-
-    As many places of ``kept`` as there are values may be overwritten.
-    """
-    found = values[:n_values][chosen[:n_values] == 1]
-    kept[: len(found)] = found
-    return len(found)
 
 
 def emit_turn_rows(code: Emitter, rows: Any, panel: Any) -> None:

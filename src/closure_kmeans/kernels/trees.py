@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from closure_kmeans.cache import kernel, part
 from closure_kmeans.kernels.rows import ROWS_AHEAD, SLACK, epsilon, load_row
-from closure_kmeans.kernels.simd import Array, keep_chosen, prefetch, widen
+from closure_kmeans.kernels.simd import Array, prefetch, widen
 
 # Lanczos steps for the principal direction of a node. They capture 99 % of the variance along the converged one.
 LANCZOS_STEPS = 5
@@ -142,13 +142,17 @@ def principal_direction(memory: NodeMemory) -> None:
     sample, direction, basis, scatter = memory.sample, memory.direction, memory.basis, memory.scatter
     size, n_features = sample.shape
     farthest, largest = center_sample(sample, direction)
+    if largest == 0:
+        for t in range(n_features):
+            direction[t] = 0
+        return
     n_steps = 0
     for i in range(LANCZOS_STEPS):
         for j in range(LANCZOS_STEPS):
             scatter[i, j] = 0
     for t in range(n_features):
         basis[0, t] = sample[farthest, t] / np.sqrt(largest)
-    while n_steps < LANCZOS_STEPS and largest > 0:
+    while n_steps < LANCZOS_STEPS:
         step = n_steps
         n_steps += 1
         apply_scatter(sample, basis[step], largest, memory.products, direction)
@@ -323,6 +327,16 @@ def keep_around(values: Array, n_values: int, rank: int, memory: RankMemory) -> 
 
 
 @part
+def keep_chosen(values: Array, n_values: int, chosen: Array, kept: Array) -> Any:
+    """Put the first values whose flags are 1 side by side, in place or elsewhere; return how many there are."""
+    n_kept = np.uintp(0)  # a number without sign needs no check for negative indices
+    for i in range(n_values):
+        kept[n_kept] = values[i]
+        n_kept += np.uintp(chosen[i])
+    return np.intp(n_kept)
+
+
+@part
 def median(a: Any, b: Any, c: Any) -> Any:
     """Median of three values."""
     return max(min(a, b), min(max(a, b), c))
@@ -334,22 +348,21 @@ def split_stably(node: Array, values: Array, threshold: Any, n_left: int, goes_l
 
     Of the members equal to the threshold, the first ones go left, as many as are needed: any input splits evenly.
     """
-    size = node.shape[0]
     n_ties = n_left
-    for i in range(size):
+    for i in range(node.shape[0]):
         goes_left[i] = values[i] < threshold
         n_ties -= values[i] < threshold
-    for i in range(size):
+    for i in range(node.shape[0]):
         if n_ties == 0:
             break
         if not (values[i] < threshold or values[i] > threshold):
             goes_left[i] = 1
             n_ties -= 1
-    for i in range(size):
-        goes_left[i] ^= 1
-    n_right = keep_chosen(node, size, goes_left, moved)
-    for i in range(size):
-        goes_left[i] ^= 1
-    keep_chosen(node, size, goes_left, node)
-    for i in range(n_right):
-        node[n_left + i] = moved[i]
+    n_here = np.uintp(0)
+    for i in range(node.shape[0]):
+        member = node[i]
+        node[n_here] = member
+        moved[np.uintp(i) - n_here] = member
+        n_here += np.uintp(goes_left[i])
+    for i in range(n_left, node.shape[0]):
+        node[i] = moved[i - n_left]

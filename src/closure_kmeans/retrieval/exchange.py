@@ -19,9 +19,9 @@ from sklearn.base import clone
 from closure_kmeans import ClosureKMeans
 from closure_kmeans import validation as check
 from closure_kmeans.base import BaseKMeans
-from closure_kmeans.blas import blas
 from closure_kmeans.export import list_members, to_faiss
 from closure_kmeans.files import FileFormatError, file_size, library, reading, replacing
+from closure_kmeans.parallel import blas
 
 # COLMAP's tree: version, dimension of descriptors, bits of the Hamming embedding, feature type SIFT.
 COLMAP_VERSION, COLMAP_WIDTH, COLMAP_BITS, COLMAP_SIFT = 2, 128, 64, 0

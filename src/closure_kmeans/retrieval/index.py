@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from closure_kmeans import validation as check
-from closure_kmeans.arrays import check_uncut
 from closure_kmeans.files import FileFormatError, reading
+from closure_kmeans.points import check_uncut
 from closure_kmeans.retrieval import inverted
 from closure_kmeans.retrieval.collection import (
     Collection,
@@ -41,7 +41,7 @@ from closure_kmeans.retrieval.verification import (
     select_places,
 )
 from closure_kmeans.retrieval.vocabulary import Vocabulary, Words, pack_vocabulary, unpack_vocabulary
-from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
+from closure_kmeans.tensors import Arrays, read_tensors, unmap, write_tensors
 
 # Kind of the file, and the names of the fields of ``Places`` in it.
 INDEX, PLACES = "image index", ("region_words", "keypoints", "offsets")
@@ -304,6 +304,7 @@ class ImageIndex:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index into one file, atomically."""
         check_uncut(self._inverted.images)
+        unmap(self, Path(path))
         arrays, facts = pack_vocabulary(self.vocabulary)
         arrays |= self._inverted._asdict() | dict(zip(PLACES, self._places[: len(PLACES)], strict=True))
         if self._regions is not None and self._places.signatures is not None:

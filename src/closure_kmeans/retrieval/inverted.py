@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from closure_kmeans import validation as check
-from closure_kmeans.arrays import largest
 from closure_kmeans.files import FileFormatError
+from closure_kmeans.points import largest
 from closure_kmeans.retrieval import kernels
 
 NORMS = ("l1", "l2")

@@ -17,6 +17,7 @@ from closure_kmeans import ClosureKMeans
 from closure_kmeans import validation as check
 from closure_kmeans.base import BaseKMeans
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
+from closure_kmeans.checkpoint import Resume
 from closure_kmeans.files import reading
 from closure_kmeans.retrieval.embedding import origins, sign
 from closure_kmeans.storage import pack_model, unpack_model
@@ -223,7 +224,7 @@ def learn_vocabulary(
     levels: int = 1,
     embedding: bool = False,
     random_state: int | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     **settings: Any,
 ) -> Vocabulary:
     """Learn visual words from descriptors.
@@ -248,8 +249,8 @@ def learn_vocabulary(
         Whether regions have signatures, too: see `Vocabulary`.
     random_state : int, optional
         Seed.
-    resume : bool, default=False
-        Go on from the parameter ``checkpoint`` of the first two methods, if there is one.
+    resume : bool or "anyway", default=False
+        Go on from the parameter ``checkpoint`` of the first two methods, if there is one: see ``ClosureKMeans.fit``.
     **settings
         Parameters of the estimator, such as ``max_iter``, ``n_threads`` or ``verbose``.
 
@@ -272,7 +273,7 @@ def learn_vocabulary(
             rows = rows[np.sort(rng.choice(len(rows), sample, replace=False))]
     check_n_words(n_words, len(rows))
     model = METHODS[method](n_words, random_state=random_state, **settings)
-    model.fit(root_bytes(rows) if root else rows, **({"resume": True} if resume else {}))
+    model.fit(root_bytes(rows) if root else rows, **({"resume": resume} if resume else {}))
     return Vocabulary(model, root=root, levels=levels, embedding=embedding)
 
 

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans.assignment import assign_by_closures
 from closure_kmeans.balance import admit
 from closure_kmeans.clusters import Clusters, group_by_label, refill_empty
 from closure_kmeans.iteration import Clustering
@@ -27,7 +26,7 @@ from closure_kmeans.nearest import SAMPLE_ROWS
 from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import as_numbers, rows_per_block
-from closure_kmeans.stores import Assigned, Rule
+from closure_kmeans.stores import Assigned, Rule, assign_by_closures
 from closure_kmeans.stores.layout import (
     WIDENED_VALUES,
     SlabReader,
@@ -192,7 +191,7 @@ class DiskStore(LocalStore[SlabPartition]):
     def _clusters_of(self, labels: NDArray[np.int32], totals: Totals, out: NDArray[Any] | None) -> Clusters:
         """The clusters of given sums, none of them empty; ``labels`` change accordingly."""
         clusters = means_of(self.points, totals, self.threads, out)
-        refill_empty(self.points, labels, clusters, *group_by_label(labels, self.n_clusters))
+        refill_empty(self.points, labels, clusters, group_by_label(labels, self.n_clusters))
         forget(self.points.rows)
         return clusters
 

@@ -17,14 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from closure_kmeans.arrays import check_uncut, empty_rows, map_of
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import (
     Points,
     are_bytes,
     as_numbers,
+    check_uncut,
     check_values,
     check_weights,
+    empty_rows,
+    map_of,
     mean_of,
     precision,
     rows_per_block,

@@ -14,10 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans.arrays import check_uncut, empty_rows
-from closure_kmeans.assignment import assign_by_closures
 from closure_kmeans.balance import admit
-from closure_kmeans.centers import CenterBuffers, extrapolate
 from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.method import Method
@@ -28,14 +25,16 @@ from closure_kmeans.points import (
     Points,
     are_bytes,
     as_numbers,
+    check_uncut,
     check_values,
     check_weights,
+    empty_rows,
     mean_of,
     precision,
     rows_per_block,
     shifted,
 )
-from closure_kmeans.stores import Assigned, Rule, Store
+from closure_kmeans.stores import Assigned, CenterBuffers, Rule, Store, assign_by_closures, extrapolate
 from closure_kmeans.trees import DATA_SAMPLE, RandomPartition, grow_leaves, grow_partition, principal_axes, unite_leaves
 
 LocalState: TypeAlias = Clustering[NDArray[np.int32]]

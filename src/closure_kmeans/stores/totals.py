@@ -29,8 +29,8 @@ def no_totals(n_clusters: int, n_features: int) -> Totals:
 
 def add_points(points: Points, labels: NDArray[np.int32], totals: Totals, threads: Threads) -> None:
     """Add some points to the sums of their clusters."""
-    members, starts = group_by_label(labels, len(totals.sizes))
-    add = partial(kernels.rows.add_to_totals, points.weighted_rows, members, starts, totals)
+    members = group_by_label(labels, len(totals.sizes))
+    add = partial(kernels.rows.add_to_totals, points.weighted_rows, *members, totals)
     threads.for_each_block(add, len(totals.sizes))
 
 

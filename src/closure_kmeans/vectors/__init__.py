@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from closure_kmeans.arrays import unmasked
 from closure_kmeans.files import FileFormatError
+from closure_kmeans.points import unmasked
 from closure_kmeans.vectors.binary import BIN, VECS, map_bin, map_npy, map_vecs, write_bin, write_npy, write_vecs
 from closure_kmeans.vectors.hdf5 import open_hdf5
 from closure_kmeans.vectors.parquet import open_parquet

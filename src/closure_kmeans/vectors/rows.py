@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from closure_kmeans.arrays import check_uncut, unmasked
 from closure_kmeans.files import FileFormatError, reading
+from closure_kmeans.points import check_uncut, unmasked
 
 # Bytes per block when all rows are read.
 BLOCK_BYTES = 1 << 24

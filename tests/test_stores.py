@@ -1,19 +1,55 @@
-"""The buffers of the centres, which take turns, and extrapolation."""
+"""What all stores share: the assignment step, the buffers of the centres, which take turns, and extrapolation."""
 
 from itertools import count
 
 import numpy as np
 import pytest
+import reference
+from models import covering, model
 from stores import Spoiling, store_of
 
 from closure_kmeans import ClosureKMeans
 from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
 from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.metrics import assignment_accuracy
 from closure_kmeans.neighborhoods import FreshNeighborhoods
 from closure_kmeans.parallel import Threads
-from closure_kmeans.stores import Rule
-from closure_kmeans.stores.memory import MemoryStore
+from closure_kmeans.stores import Rule, with_means
+from closure_kmeans.stores.memory import MemoryStore, arrange_points
+
+
+def test_candidates_are_the_clusters_of_the_neighbors():
+    """With leaves of one point there are none but one's own, and with one leaf there are all."""
+    X = load_sift()[:200]
+    assert model(20, "paper", leaf_size=1, max_trees=1).fit(X).history_[0].n_candidates == 1
+    assert covering(20).fit(X).history_[0].n_candidates == 20
+
+
+def test_the_means_of_directions():
+    """A mean lies on the way from the origin to its direction."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 8)) + 1
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    with Threads(1) as threads:
+        points, _ = arrange_points(X, rng.random(300) + 0.5, 20, None, rng, threads)
+        labels = rng.permutation(300).astype(np.int32) % 20
+        clusters = update(points._replace(spherical=True), labels, 20, threads)
+        means = with_means(clusters, points.offset, threads)
+    expected, _, _ = reference.update_clusters(points.rows, points.weights, labels, np.zeros((20, 8)))
+    np.testing.assert_allclose(means.centers + points.offset, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0])
+def test_clusters_far_smaller_than_the_spread_of_the_data(scale):
+    """Blobs far apart: single precision suffices if it is spent where the points are."""
+    rng = np.random.default_rng(0)
+    blobs = rng.uniform(-1000, 1000, (8, 2))
+    X = (blobs[rng.integers(8, size=4000)] + scale * rng.random((4000, 2))).astype(np.float32)
+    single = ClosureKMeans(400, random_state=0).fit(X)
+    double = ClosureKMeans(400, random_state=0).fit(X.astype(np.float64))
+    assert single.inertia_ < 1.05 * double.inertia_
+    assert assignment_accuracy(X, single.cluster_centers_, single.labels_) > 0.95
 
 
 def test_centers_are_extrapolated_after_two_iterations(monkeypatch):
