@@ -19,8 +19,10 @@ from closure_kmeans.base import BaseKMeans
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.checkpoint import Resume
 from closure_kmeans.files import reading
+from closure_kmeans.points import check_uncut, map_of
 from closure_kmeans.retrieval.embedding import origins, sign
 from closure_kmeans.storage import pack_model, unpack_model
+from closure_kmeans.stores.layout import forget, on_disk
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 # Kind of the file, and the settings stored beside the model.
@@ -155,6 +157,7 @@ class Vocabulary:
             own, place = np.unique(nearest[block], return_inverse=True)
             centers = origins(self.model.cluster_centers_, self.model.cluster_sizes_, own)
             found[block] = sign(self._compared(descriptors[block]), place, centers)
+            forget(descriptors)
         return found
 
     def _compared(self, descriptors: NDArray[Any]) -> NDArray[Any]:
@@ -273,7 +276,7 @@ def learn_vocabulary(
             rows = rows[np.sort(rng.choice(len(rows), sample, replace=False))]
     check_n_words(n_words, len(rows))
     model = METHODS[method](n_words, random_state=random_state, **settings)
-    model.fit(root_bytes(rows) if root else rows, **({"resume": resume} if resume else {}))
+    model.fit(_root_all(rows) if root else rows, **({"resume": resume} if resume else {}))
     return Vocabulary(model, root=root, levels=levels, embedding=embedding)
 
 
@@ -290,6 +293,20 @@ def root_bytes(descriptors: ArrayLike) -> NDArray[np.uint8]:
     for first in range(0, len(rows), ROWS_PER_ROOT):
         block = slice(first, first + ROWS_PER_ROOT)
         rooted[block] = np.minimum(np.rint(root_sift(rows[block]) * ROOT_SCALE), 255)
+    return rooted
+
+
+def _root_all(descriptors: NDArray[Any]) -> NDArray[np.uint8]:
+    """RootSIFT of all descriptors; of a memory map in a temporary file, so that memory holds a block of each."""
+    if map_of(descriptors) is None:
+        return root_bytes(descriptors)
+    rooted = on_disk(descriptors.shape, np.uint8)
+    for first in range(0, len(rooted), ROWS_PER_ROOT):
+        block = slice(first, first + ROWS_PER_ROOT)
+        check_uncut(descriptors)
+        rooted[block] = root_bytes(descriptors[block])
+        forget(descriptors)
+        forget(rooted)
     return rooted
 
 
