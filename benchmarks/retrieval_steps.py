@@ -29,8 +29,8 @@ TITLES = {"ukbench": "UKBench (of 4)", "oxford_dev": "oxford_dev (mAP)"}
 FEATURES = {
     "default": Extraction(),
     "contrast 0.02": Extraction(contrast=0.02),
-    "1,000 regions": Extraction(n_regions=1000),
     "upright": Extraction(upright=True),
+    "1,000 regions": Extraction(n_regions=1000),
 }
 PAPER: dict[str, Any] = {}
 SIGNED = {"embedding": True}

@@ -13,6 +13,7 @@ from PIL import Image
 from retrieval_data import rewritten, write_ground_truth
 
 from closure_kmeans import cli
+from closure_kmeans.cli.options import Manner
 from closure_kmeans.cli.photos import collect_photos
 from closure_kmeans.features import load_image
 from closure_kmeans.retrieval import ImageIndex, experiment, learn_vocabulary, stages
@@ -86,10 +87,10 @@ def test_photos_of_the_same_name_are_told_apart(run, photos, tmp_path):
 
 def test_hierarchical_and_soft_indexes(run, photos, tmp_path):
     arguments = ("index", photos, "--n-words", "216", "-o", tmp_path / "photos.index", "--work", tmp_path, "-q")
-    for options in (("--levels", "3"), ("--levels", "1", "--n-nearest", "3")):
-        run(*arguments, "--method", "hkm", *options)
-        options = ("--json", "--rerank", "--expansion", "0")
-        results = json.loads(run("query", tmp_path / "photos.index", photos / "image005.png", *options))
+    for kind in (("--levels", "3"), ("--levels", "1", "--n-nearest", "3")):
+        run(*arguments, "--method", "hkm", *kind)
+        plain = ("--json", "--rerank", "--expansion", "0")
+        results = json.loads(run("query", tmp_path / "photos.index", photos / "image005.png", *plain))
         assert results[0]["name"] == "image005.png"
         assert results[0]["score"] == pytest.approx(1)
         assert {result["image"] // 4 for result in results[:3]} == {1}
@@ -488,3 +489,11 @@ def test_warmup_leaves_nothing_to_compile(photos, tmp_path):
     call("retrieval", "index", photos, "--n-words", "300", "-o", index)
     call(*query, "--rerank", "--montage", tmp_path / "row.png", "--matches", tmp_path / "lines.png")
     assert call(*query, "--rerank", "--norm", "l2", "--n-nearest", "2", "--dof", "3") == compiled
+
+
+def test_json_shows_progress_on_a_terminal_only(monkeypatch):
+    for on_terminal in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda on_terminal=on_terminal: on_terminal)
+        assert Manner(None, as_json=True, quiet=False).shows_progress == on_terminal
+        assert Manner(None, as_json=False, quiet=False).shows_progress
+        assert not Manner(None, as_json=True, quiet=True).shows_progress
