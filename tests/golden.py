@@ -2,7 +2,8 @@
 
 The bits depend on the processor, its BLAS and the versions of the libraries, so the hashes are kept by these.
 ``python -m tests.golden`` writes those of this machine into ``golden.json``; on other processors of its kind the same
-ones come with ``NUMBA_CPU_NAME=haswell OPENBLAS_CORETYPE=Haswell``.
+ones come with ``NUMBA_CPU_NAME=haswell OPENBLAS_CORETYPE=Haswell``. Hashes that any processor with AVX2 repeats take
+``NUMBA_CPU_FEATURES=+avx2,+fma NPY_ENABLE_CPU_FEATURES=X86_V3`` as well.
 """
 
 import json

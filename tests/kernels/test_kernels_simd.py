@@ -1,8 +1,6 @@
 """Operations in LLVM instructions, compared with the functions that define them."""
 
-import os
-import subprocess
-import sys
+import platform
 from inspect import unwrap
 
 import numpy as np
@@ -13,7 +11,7 @@ from small import (
     both_precisions,
 )
 
-from closure_kmeans.kernels.simd import TILE_ROWS, VECTOR_BYTES, near_tile, score_tile, take_lowest, turn_rows
+from closure_kmeans.kernels.simd import FEATURES, TILE_ROWS, VECTOR_BYTES, near_tile, score_tile, take_lowest, turn_rows
 
 pytestmark = pytest.mark.kernels
 
@@ -121,12 +119,14 @@ def compiled_turn_rows(rows, panel):
     turn_rows(rows, panel)
 
 
-@pytest.mark.skipif(config.DISABLE_JIT, reason="is about compiled code")
-def test_a_processor_with_nothing_special(tmp_path):
-    """The kernels that say more than Numba can are right where the processor has no instructions for it."""
-    names = ["score_tile", "near_tile", "take_lowest", "turn_rows"]
-    tests = [f"{__file__}::test_{name}" for name in names]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
-    plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
-    run = subprocess.run(command, env=os.environ | plain, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout
+@pytest.mark.skipif(
+    config.DISABLE_JIT or platform.machine() not in ("x86_64", "AMD64"), reason="is about compiled code of x86"
+)
+def test_instructions_of_the_processor():
+    """Code has the vectors and the multiply-add of the processor that it is compiled for, and nothing beyond."""
+    assert {"haswell": 32, "nehalem": 16}.get(config.CPU_NAME, VECTOR_BYTES) == VECTOR_BYTES
+    test_near_tile(np.float32)
+    code = "".join(compiled_near_tile.inspect_asm().values())
+    registers = {64: "%zmm", 32: "%ymm", 16: "%xmm"}
+    assert max(width for width, register in registers.items() if register in code) == VECTOR_BYTES
+    assert ("vfmadd" in code or "vfnmadd" in code) == ("+fma" in FEATURES)

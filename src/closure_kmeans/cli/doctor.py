@@ -23,7 +23,7 @@ from closure_kmeans.validation import DTYPES, physical_memory
 from closure_kmeans.warmup import compile_kernels
 
 # Extras for those who work on this library.
-DEVELOPMENT = ("bench", "dev", "docs", "test")
+DEVELOPMENT = ("bench", "dev", "docs", "release", "test")
 # Instructions that the kernels gain from.
 SIMD = ("sse4.2", "avx", "avx2", "fma", "avx512f", "avx512vl", "avx512vnni", "neon", "sve")
 DTYPE_NAMES = [np.dtype(dtype).name for dtype in DTYPES]
