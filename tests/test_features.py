@@ -182,6 +182,28 @@ def test_an_mser_region_is_its_rectangle(angle):
         assert 0 <= direction < 180
 
 
+def test_fainter_and_fewer_regions():
+    default = local_features(PICTURES[:1])
+    assert len(local_features(PICTURES[:1], contrast=0.01).keypoints) > len(default.keypoints)
+    few = local_features(PICTURES[:1], n_regions=20)
+    assert 20 <= len(few.keypoints) < 30  # OpenCV keeps those that are equally strong
+    _, expected = cv2.SIFT.create(nfeatures=20).detectAndCompute(PICTURES[0], None)
+    assert np.array_equal(few.descriptors, expected)
+
+
+@pytest.mark.parametrize("detector", ["dog", "mser"])
+def test_upright_regions_have_no_angle(detector):
+    rotated = local_features(PICTURES[:1], detector=detector)
+    upright = local_features(PICTURES[:1], detector=detector, upright=True)
+    assert not upright.keypoints[:, 3].any()
+    assert {tuple(row) for row in upright.keypoints[:, :3]} == {tuple(row) for row in rotated.keypoints[:, :3]}
+    if detector == "dog":
+        assert len(np.unique(upright.keypoints[:, :3], axis=0)) == len(upright.keypoints)
+    points = [cv2.KeyPoint(x, y, size, 0.0) for x, y, size in upright.keypoints[:, :3].tolist()]
+    if detector == "mser":  # an octave of a DoG region is not in its keypoint
+        assert np.array_equal(upright.descriptors, cv2.SIFT.create().compute(PICTURES[0], points)[1])
+
+
 def test_regions_as_thin_as_a_line_are_left_out(monkeypatch):
     line = np.column_stack([np.arange(40), np.full(40, 7)]).astype(np.int32)
     assert local.region_keypoint(line).size < local.MIN_SCALE
@@ -433,6 +455,12 @@ def test_bad_options(name, options, error, message):
 def test_bad_options_of_one_feature():
     with pytest.raises(ValueError, match="detector must be one of 'dog', 'mser', got 'surf'"):
         local_features(PICTURES, detector="surf")
+    with pytest.raises(ValueError, match="n_regions must be at least 1, got 0"):
+        local_features(PICTURES, n_regions=0)
+    with pytest.raises(ValueError, match="contrast must be at least 0, got -1"):
+        local_features(PICTURES, contrast=-1)
+    with pytest.raises(ValueError, match=r"n_regions and contrast are of the detector 'dog', got 5 and 0\.04"):
+        local_features(PICTURES, detector="mser", n_regions=5)
     with pytest.raises(ValueError, match="max_side must be at least 1, got 0"):
         local_features(PICTURES, max_side=0)
     with pytest.raises(ValueError, match="size must be at least 16, got 8"):

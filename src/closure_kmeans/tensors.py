@@ -24,7 +24,17 @@ KEY = "closure_kmeans"
 FORMATS = {"checkpoint": 3, "centers": 2}
 FIRST_FORMAT = 1  # of other kinds
 # The format's names of the dtypes, widest first: arrays in this order are all aligned.
-DTYPES = {"I64": "<i8", "F64": "<f8", "F32": "<f4", "I32": "<i4", "F16": "<f2", "U16": "<u2", "I8": "|i1", "U8": "|u1"}
+DTYPES = {
+    "I64": "<i8",
+    "U64": "<u8",
+    "F64": "<f8",
+    "F32": "<f4",
+    "I32": "<i4",
+    "F16": "<f2",
+    "U16": "<u2",
+    "I8": "|i1",
+    "U8": "|u1",
+}
 _KINDS = {np.dtype(code): kind for kind, code in DTYPES.items()}
 # Alignment of the first array.
 ALIGNMENT = 8

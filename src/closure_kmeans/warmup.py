@@ -56,17 +56,18 @@ def _few_rows(dtype: np.dtype[Any]) -> NDArray[Any]:
 
 def compile_retrieval(model: BaseKMeans) -> None:
     """Search an index of two made images, in memory and from disk, where arrays cannot be written to."""
-    from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, Vocabulary, align
+    from closure_kmeans.retrieval import PAPER_STEPS, Collection, Extraction, ImageIndex, Vocabulary, align
 
     descriptors = _few_rows(np.dtype(np.uint8))
     keypoints = np.random.default_rng(0).uniform(1, 100, (len(descriptors), 4)).astype(np.float32)
     offsets = np.array([0, len(descriptors) // 2, len(descriptors)])
-    index = ImageIndex(Vocabulary(model))
+    index = ImageIndex(Vocabulary(model, embedding=True))
     index.add(Collection(["a", "b"], None, keypoints, descriptors, offsets, [], Extraction()))
     with tempfile.TemporaryDirectory() as folder:
         index.save(Path(folder) / "made.index")
         for made in (index, ImageIndex.load(Path(folder) / "made.index")):
             query = made.make_query(keypoints, descriptors)
             made.search(query, n_rerank=2)
+            made.search(query, steps=PAPER_STEPS)
             align(query.places, made.places_of(0))
         del made, query  # close the file, which Windows does not remove before

@@ -77,16 +77,7 @@ def fit_affine(keypoints, others, pairs):
     return np.linalg.lstsq(here, others[pairs[:, 1], :2].astype(np.float64), rcond=None)[0].T
 
 
-def verify_pairs(keypoints, others, pairs, dof, tolerances):
-    best, inliers = None, []
-    for number, (i, j) in enumerate(pairs):
-        missing = 1 - len(inliers) / len(pairs)
-        if inliers and (missing == 0 or number >= math.log(1e-3) / math.log(missing)):
-            break
-        trial = transform_between(keypoints[i], others[j], dof)
-        found = find_inliers(keypoints, others, pairs, trial, tolerances)
-        if len(found) > len(inliers):
-            best, inliers = trial, found
+def refit(keypoints, others, pairs, tolerances, best, inliers):
     for _ in range(4):
         chosen = pairs[inliers]
         if len(inliers) < 3 or np.linalg.matrix_rank(keypoints[chosen[:, 0], :2] - keypoints[chosen[0, 0], :2]) < 2:
@@ -96,7 +87,33 @@ def verify_pairs(keypoints, others, pairs, dof, tolerances):
         if len(found) <= len(inliers):
             break
         best, inliers = trial, found
+    return best, inliers
+
+
+def verify_pairs(keypoints, others, pairs, dof, tolerances, locally):
+    best, inliers = None, []
+    for number, (i, j) in enumerate(pairs):
+        missing = 1 - len(inliers) / len(pairs)
+        if inliers and (missing == 0 or number >= math.log(1e-3) / math.log(missing)):
+            break
+        trial = transform_between(keypoints[i], others[j], dof)
+        found = find_inliers(keypoints, others, pairs, trial, tolerances)
+        if len(found) > len(inliers):
+            best, inliers = trial, found
+            if locally:
+                best, inliers = refit(keypoints, others, pairs, tolerances, best, inliers)
+    best, inliers = refit(keypoints, others, pairs, tolerances, best, inliers)
     return best, pairs[inliers]
+
+
+def weigh_inliers(keypoints, others, inliers, words, idf, transform, dof):
+    """idf times a Gaussian of the octaves between the scale of the match and that of the transformation."""
+    total = 0.0
+    for i, j in inliers:
+        own = abs(np.linalg.det(transform_between(keypoints[i], others[j], dof)[:, :2]))
+        octaves = math.log2(math.sqrt(own) / math.sqrt(abs(np.linalg.det(transform[:, :2]))))
+        total += idf[words[i]] * math.exp(-(octaves**2) / 2)
+    return total
 
 
 def count_places(keypoints, others, pairs, tolerances):
@@ -117,3 +134,20 @@ def average_precision(ranking, positives, junk):
     ranks = [rank for rank, image in enumerate(clean) if image in positives]
     parts = [((1 if r == 0 else i / r) + (i + 1) / (r + 1)) / 2 for i, r in enumerate(ranks)]
     return sum(parts) / len(positives)
+
+
+def match_scores(images, query, idf, similarities, bursty):
+    """Every pair of a query region and an image region looked at one by one (Jégou et al. 2009, equations 4, 7, 9)."""
+    scores = np.zeros(len(images))
+    for word, signature in zip(*query, strict=True):
+        matches = [
+            [similarities[(signature != other).sum()] for w, other in zip(*image, strict=True) if w == word]
+            for image in images
+        ]
+        if bursty:
+            matches = [[s * math.sqrt(s / sum(own)) if s > 0 else 0.0 for s in own] for own in matches]
+            in_all = sum(map(sum, matches))
+            matches = [[s * math.sqrt(s / in_all) if s > 0 else 0.0 for s in own] for own in matches]
+        scores += [idf[word] ** 2 * sum(own) for own in matches]
+    norms = [math.sqrt((idf[words] ** 2).sum() * (idf[query[0]] ** 2).sum()) for words, _ in images]
+    return np.array([score / norm if norm > 0 else 0.0 for score, norm in zip(scores, norms, strict=True)])

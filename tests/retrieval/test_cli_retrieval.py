@@ -13,6 +13,7 @@ from PIL import Image
 from retrieval_data import rewritten, write_ground_truth
 
 from closure_kmeans import cli
+from closure_kmeans.cli.options import Manner
 from closure_kmeans.cli.photos import collect_photos
 from closure_kmeans.features import load_image
 from closure_kmeans.retrieval import ImageIndex, experiment, learn_vocabulary, stages
@@ -86,9 +87,10 @@ def test_photos_of_the_same_name_are_told_apart(run, photos, tmp_path):
 
 def test_hierarchical_and_soft_indexes(run, photos, tmp_path):
     arguments = ("index", photos, "--n-words", "216", "-o", tmp_path / "photos.index", "--work", tmp_path, "-q")
-    for options in (("--levels", "3"), ("--levels", "1", "--n-nearest", "3")):
-        run(*arguments, "--method", "hkm", *options)
-        results = json.loads(run("query", tmp_path / "photos.index", photos / "image005.png", "--json", "--rerank"))
+    for kind in (("--levels", "3"), ("--levels", "1", "--n-nearest", "3")):
+        run(*arguments, "--method", "hkm", *kind)
+        plain = ("--json", "--rerank", "--expansion", "0")
+        results = json.loads(run("query", tmp_path / "photos.index", photos / "image005.png", *plain))
         assert results[0]["name"] == "image005.png"
         assert results[0]["score"] == pytest.approx(1)
         assert {result["image"] // 4 for result in results[:3]} == {1}
@@ -114,7 +116,8 @@ def test_add_and_remove(run, made, photos, tmp_path):
     assert made.read_bytes() == before
     facts = json.loads(run("add", made, more, "--new", "--json"))
     assert (facts["images"], facts["added"], facts["already_there"]) == (26, 1, 1)
-    assert json.loads(run("query", made, photos / "image007.png", "--json"))[1]["name"] == "newer.png"
+    results = json.loads(run("query", made, photos / "image007.png", "--json", "--protocol", "paper"))
+    assert {result["name"] for result in results[:2]} == {"image007.png", "newer.png"}
     run("remove", made, "newer.png")
     (more / "newer.png").write_bytes(b"no picture")
     assert "newer.png" in run("add", made, more, "--new", code=1)
@@ -208,7 +211,28 @@ def test_an_evaluation_that_was_stopped_goes_on(run, photos, tmp_path, work_done
     rows = [json.loads(line) for line in run(*arguments, "--work", tmp_path / "kept").splitlines()]
     assert [row["score"] for row in rows] == whole
     assert learned == []
-    assert scored == [Scoring(24, reranked=True)]
+    verified = Scoring(24, reranked=True, embedding=True, burstiness=True, weighted=True)
+    assert scored == [verified, verified._replace(expansion=20)]
+
+
+def test_the_protocol_of_the_paper(run, photos, made):
+    """One switch, and each step by itself."""
+    steps = ("embedding", "burstiness", "weighted", "expansion")
+
+    def taken(*options):
+        rows = run("evaluate", "ukbench", photos, "--n-words", "50", "--rerank", "--json", *options).splitlines()
+        return [tuple(json.loads(row)[step] for step in steps) for row in rows]
+
+    assert taken("--protocol", "paper") == [(False, False, False, 0)] * 2
+    assert taken("--protocol", "paper", "--weighted", "--expansion", "3") == [
+        (False, False, False, 0),
+        (False, False, True, 0),
+        (False, False, True, 3),
+    ]
+    assert taken("--no-burstiness", "--expansion", "0") == [(True, False, False, 0), (True, False, True, 0)]
+    plain = run("query", made, photos / "image005.png", "--protocol", "paper", "--json")
+    assert json.loads(plain)[0]["score"] == pytest.approx(1)
+    assert run("query", made, photos / "image005.png", "--no-embedding", "--json") == plain
 
 
 def test_another_ground_truth_is_scored_again(run, photos, tmp_path, work_done):
@@ -235,7 +259,7 @@ def test_kept_work_that_cannot_be_read_is_named(run, photos, tmp_path):
         path = min(tmp_path.glob(name))
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
-        output = " ".join(run(*arguments, "--norms", "l1,l2", code=1).split())
+        output = " ".join(run(*arguments, "--subsets", "12,24", code=1).split())
         assert f"{path.name}' cannot be read as {kind}" in output
         assert "remove it to have it made again" in output
         path.write_bytes(whole)
@@ -465,3 +489,11 @@ def test_warmup_leaves_nothing_to_compile(photos, tmp_path):
     call("retrieval", "index", photos, "--n-words", "300", "-o", index)
     call(*query, "--rerank", "--montage", tmp_path / "row.png", "--matches", tmp_path / "lines.png")
     assert call(*query, "--rerank", "--norm", "l2", "--n-nearest", "2", "--dof", "3") == compiled
+
+
+def test_json_shows_progress_on_a_terminal_only(monkeypatch):
+    for on_terminal in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda on_terminal=on_terminal: on_terminal)
+        assert Manner(None, as_json=True, quiet=False).shows_progress == on_terminal
+        assert Manner(None, as_json=False, quiet=False).shows_progress
+        assert not Manner(None, as_json=True, quiet=True).shows_progress

@@ -11,15 +11,27 @@ from closure_kmeans.features import local_features
 from closure_kmeans.retrieval import Collection, Extraction, experiment, read_oxford
 from closure_kmeans.retrieval.experiment import Plan, Scoring, compare
 
+PAPER = {"embedding": False, "burstiness": False, "weighted": False, "expansion": 0}
+
 
 def test_compare(collection):
-    plan = Plan([50, 200], ["closure", "hkm"], ["l1", "l2"], levels=[1, 2], images=[12, None], rerank=True)
+    plan = Plan([50, 200], ["closure", "hkm"], ["l1", "l2"], levels=[1, 2], images=[12, None], rerank=True, **PAPER)
     rows = list(compare(collection, plan))
     assert len(rows) == 2 * (1 + 2) * 2 * 2 * 2
     assert {(row.method, row.levels) for row in rows} == {("closure", 1), ("hkm", 1), ("hkm", 2)}
     assert {row.images for row in rows} == {12, 24}
     assert all(1 <= row.score <= 4 for row in rows)
     assert max(row.score for row in rows) > 3.5
+
+
+def test_the_steps_of_a_plan():
+    """Signatures where a region has one word, whatever the norm; then verification, then query expansion."""
+    plan = Plan([50], ["hkm"], ["l1", "l2"], levels=[1, 2], rerank=True, expansion=7)
+    by_signatures = Scoring(24, embedding=True, burstiness=True)
+    verified = by_signatures._replace(reranked=True, weighted=True)
+    found = plan.scorings("hkm", 24)
+    assert found[:3] == [by_signatures, verified, verified._replace(expansion=7)]
+    assert [(s.levels, s.norm, s.embedding) for s in found[3:]] == [(2, "l1", False)] * 3 + [(2, "l2", False)] * 3
 
 
 def test_images_of_the_ground_truth_that_are_missing_are_named(collection, tmp_path):
@@ -43,7 +55,8 @@ def test_evaluations_share_a_folder(collection, tmp_path):
 
 
 def test_what_is_named_twice_counts_once():
-    plan = Plan([50, 50], ["hkm", "hkm"], ["l1", "l1"], seeds=[0, 0], levels=[1, 2, 1], images=[24, None, 12, 24])
+    images = [24, None, 12, 24]
+    plan = Plan([50, 50], ["hkm", "hkm"], ["l1", "l1"], seeds=[0, 0], levels=[1, 2, 1], images=images, **PAPER)
     assert plan.codebooks == [(0, 50, "hkm")]
     assert plan.scorings("hkm", 24) == [Scoring(24), Scoring(12), Scoring(24, 2), Scoring(12, 2)]
 
@@ -74,7 +87,7 @@ search.MANY_CENTERS = 100  # words are in cells
 stages.learn_vocabulary = watched(stages.learn_vocabulary)
 experiment._score = watched(experiment._score)
 plan = experiment.Plan([300], sys.argv[2:], rerank=True)
-assert len(list(experiment.compare(collect(sys.argv[1]), plan))) == 2 * len(plan.methods)
+assert len(list(experiment.compare(collect(sys.argv[1]), plan))) == 3 * len(plan.methods)
 print(len(compiled()) > 10, sorted(late))
 """
 
@@ -96,6 +109,6 @@ def test_two_hundred_photos_of_ukbench():
     features = local_features(paths)
     names = [str(number) for number in range(200)]
     collection = Collection(names, None, features.keypoints, features.descriptors, features.offsets, [], Extraction())
-    (row, reranked) = compare(collection, Plan([20_000], ["closure"], rerank=True))
+    (row, reranked) = compare(collection, Plan([20_000], ["closure"], rerank=True, **PAPER))
     assert row.score > 3.7
     assert reranked.score >= row.score

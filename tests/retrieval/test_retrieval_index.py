@@ -9,7 +9,16 @@ import pytest
 from retrieval_data import parts, put, rewritten
 
 from closure_kmeans import ClosureKMeans, files
-from closure_kmeans.retrieval import ImageIndex, Vocabulary, align, invert, learn_vocabulary, rank, ukbench_score
+from closure_kmeans.retrieval import (
+    PAPER_STEPS,
+    ImageIndex,
+    Vocabulary,
+    align,
+    invert,
+    learn_vocabulary,
+    rank,
+    ukbench_score,
+)
 from closure_kmeans.vectors import FileFormatError
 from closure_kmeans.warmup import compile_retrieval
 
@@ -38,7 +47,9 @@ def test_a_soft_index(collection, vocabulary, photos, tmp_path):
 def test_the_photos_of_an_object_find_each_other(index, photos, norm, n_rerank):
     rankings = []
     for image, name in enumerate(index.names):
-        found = index.search(index.read_query(photos / name), n_results=4, norm=norm, n_rerank=n_rerank)
+        found = index.search(
+            index.read_query(photos / name), n_results=4, norm=norm, n_rerank=n_rerank, steps=PAPER_STEPS
+        )
         assert found[0].image == image
         assert found[0].score == pytest.approx(1)
         assert found[0].verified == (n_rerank > 0)

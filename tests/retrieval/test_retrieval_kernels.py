@@ -173,8 +173,9 @@ def test_fit_affine():
 
 
 @every_dof
+@pytest.mark.parametrize("locally", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_verify_pairs(dof, seed):
+def test_verify_pairs(dof, locally, seed):
     rng = np.random.default_rng(seed)
     keypoints = regions(rng, 25, dof)
     others = regions(rng, 25, dof) if dof == 5 else moved(keypoints, rng, noise=3)
@@ -182,8 +183,8 @@ def test_verify_pairs(dof, seed):
         others[:15, :2] = keypoints[:15, :2] * (1.2, 0.9) + 5
     pairs = np.array([(i, i if i % 3 else (i + 5) % 25) for i in range(25)])
     found = np.empty((2, 3))
-    inliers = kernels.verify_pairs(keypoints, others, pairs, dof, (20.0, 20.0), found)
-    transform, expected = reference.verify_pairs(keypoints, others, pairs, dof, (20.0, 20.0))
+    inliers = kernels.verify_pairs(keypoints, others, pairs, dof, (20.0, 20.0), locally, found)
+    transform, expected = reference.verify_pairs(keypoints, others, pairs, dof, (20.0, 20.0), locally)
     np.testing.assert_array_equal(inliers, expected)
     np.testing.assert_allclose(found, transform, rtol=1e-3, atol=1e-2)
 
@@ -191,7 +192,7 @@ def test_verify_pairs(dof, seed):
 def test_verify_pairs_that_all_agree():
     keypoints = circles(np.random.default_rng(0), 6)
     pairs = np.column_stack([np.arange(6), np.arange(6)])
-    assert len(kernels.verify_pairs(keypoints, keypoints, pairs, 4, (1.0, 1.0), np.empty((2, 3)))) == 6
+    assert len(kernels.verify_pairs(keypoints, keypoints, pairs, 4, (1.0, 1.0), True, np.empty((2, 3)))) == 6
 
 
 def test_count_places():
@@ -212,6 +213,19 @@ def test_reach():
     assert kernels.reach(np.array([[3, 10, 0, 0], [9, 2, 0, 0], [4, 4, 0, 0]], np.float32)) == 8
 
 
+@every_dof
+def test_weigh_inliers(dof):
+    rng = np.random.default_rng(0)
+    keypoints, others = regions(rng, 9, dof), regions(rng, 9, dof)
+    pairs = np.column_stack([np.arange(9), rng.permutation(9)])
+    words, idf = np.arange(9, dtype=np.int32), rng.uniform(0, 5, 12).astype(np.float32)
+    transform = reference.transform_between(keypoints[1], others[pairs[1, 1]], dof)
+    found = kernels.weigh_inliers(keypoints, others, pairs, words, idf, transform, dof)
+    assert found == pytest.approx(reference.weigh_inliers(keypoints, others, pairs, words, idf, transform, dof), 1e-5)
+    alone = kernels.weigh_inliers(keypoints, others, pairs[1:2], words, idf, transform, dof)
+    assert alone == pytest.approx(idf[1], 1e-5)  # its own scale is consistent
+
+
 def test_verify_images():
     rng = np.random.default_rng(0)
     query = place(np.arange(20), circles(rng, 20))
@@ -222,15 +236,21 @@ def test_verify_images():
         [0, 20, 30, 50],
     )
     images = np.array([2, 0, 1])
-    counts = np.full((3, 3), -1)
-    arrays = query.words, query.keypoints, others.offsets, others.words, others.keypoints
-    kernels.verify_images(*arrays, images, 4, 0.04, *counts, 0, 3)
-    for image, found in zip(images, counts.T, strict=True):
+    counts, weights, transforms = np.full((3, 3), -1), np.full(3, np.nan), np.full((3, 2, 3), np.nan)
+    idf = rng.uniform(0, 5, 60).astype(np.float32)
+    arrays = query.words, query.keypoints, others.offsets, others.words, others.keypoints, idf
+    kernels.verify_images(*arrays, images, 4, 0.04, True, *counts, weights, transforms, 0, 3)
+    for image, found, weight, transform in zip(images, counts.T, weights, transforms, strict=True):
         own = others.of(image)
         pairs = reference.match_words(query.words, own.words, 64, 2000)
         tolerances = [0.04 * np.ptp(one.keypoints[:, :2], axis=0).max() for one in (query, own)]
-        inliers = reference.verify_pairs(query.keypoints, own.keypoints, pairs, 4, tolerances)[1] if len(pairs) else ()
+        best, inliers = None, ()
+        if len(pairs):
+            best, inliers = reference.verify_pairs(query.keypoints, own.keypoints, pairs, 4, tolerances, True)
+            np.testing.assert_allclose(transform, best, rtol=1e-3, atol=1e-2)
         n_places = reference.count_places(query.keypoints, own.keypoints, inliers, tolerances)
         assert found.tolist() == [len(pairs), len(inliers), n_places]
+        expected = reference.weigh_inliers(query.keypoints, own.keypoints, inliers, query.words, idf, best, 4)
+        assert weight == pytest.approx(expected, rel=1e-3)
     assert counts[1].tolist()[1:] == [20, 0]
     assert counts[2, 1] > 10

@@ -6,6 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 
+from closure_kmeans import ClosureKMeans
+from closure_kmeans.points import map_of
 from closure_kmeans.retrieval import Extraction, collect, learn_vocabulary, stages
 from closure_kmeans.retrieval.stages import FEATURES, WORDS, resume, resume_features, resume_learning
 from closure_kmeans.vectors import FileFormatError
@@ -117,3 +119,27 @@ def test_learning_that_was_stopped_goes_on(collection, tmp_path, monkeypatch, me
     spent = [record.seconds for record in learned.vocabulary.model.history_]
     assert learned.seconds == spent[-1] > spent[1] > 0  # the time before it was stopped counts
     assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == ["words"]
+
+
+def test_kept_words_know_those_of_the_fit(collection, tmp_path):
+    learned = [resume_learning(tmp_path, "photos", collection.descriptors, 300) for _ in range(2)]
+    labels = [one.vocabulary.model.labels_ for one in learned]
+    np.testing.assert_array_equal(*labels)
+    assert isinstance(labels[1], np.memmap)
+
+
+def test_kept_features_stay_on_disk(collection, photos, tmp_path, monkeypatch):
+    """They and their RootSIFT are memory-mapped; the words are the same as those of features in memory."""
+    monkeypatch.setattr(stages, "IMAGES_PER_PART", 4)
+    resume_features(tmp_path, photos, collection.names, Extraction())
+    mapped, _ = resume_features(tmp_path, photos, collection.names, Extraction())
+    assert map_of(mapped.descriptors) is not None
+    assert map_of(mapped.keypoints) is not None
+    np.testing.assert_array_equal(mapped.descriptors, collection.descriptors)
+    rows = []
+    fit = ClosureKMeans.fit
+    monkeypatch.setattr(ClosureKMeans, "fit", lambda model, X, **settings: rows.append(X) or fit(model, X, **settings))
+    here, there = (learn_vocabulary(one.descriptors, 300, random_state=0) for one in (collection, mapped))
+    assert [map_of(X) is not None for X in rows] == [False, True]
+    np.testing.assert_array_equal(here.model.cluster_centers_, there.model.cluster_centers_)
+    np.testing.assert_array_equal(here.model.labels_, there.model.labels_)

@@ -10,6 +10,7 @@ import pytest
 from retrieval_data import SIDE
 
 from closure_kmeans.retrieval import (
+    PAPER_STEPS,
     Collection,
     Extraction,
     ImageIndex,
@@ -79,6 +80,22 @@ def test_rerank_puts_verified_images_first():
     assert ranking.images[rerank(ranking, inliers, verified)].tolist() == [9, 3, 1, 7, 4, 2]
 
 
+@pytest.mark.parametrize("verifier", ["matches", "opencv"])
+def test_inliers_of_rare_words_weigh_more(verifier):
+    x, y = np.meshgrid(np.arange(4) * 100.0, np.arange(4) * 100.0)
+    where = np.column_stack([x.ravel(), y.ravel(), np.full(16, 9.0), np.zeros(16)])
+    query, others = (
+        place(np.arange(16), where),
+        place([*range(12), *range(4, 16)], where[[*range(12), *range(4, 16)]], [0, 12, 24]),
+    )
+    idf = np.repeat([1.0, 3.0], 8).astype(np.float32)
+    found = match_images(query, others, np.array([0, 1]), Verification(verifier=verifier), idf=idf)
+    assert found.inliers.tolist() == [12, 12]
+    np.testing.assert_allclose(found.weights, [20, 28], rtol=0.01)
+    assert found.strengths(Verification()) is found.weights
+    assert found.strengths(Verification(weighted=False)) is found.inliers
+
+
 def picture(rng, n_words):
     """Regions with words and places of their own."""
     places = np.column_stack([rng.uniform(0, 400, (500, 2)), np.full(500, 9.0), np.zeros(500)])
@@ -141,7 +158,8 @@ def test_chance_does_not_change_the_ranking(vocabulary, verifier):
         Collection(names, None, keypoints, np.empty((0, 128)), offsets, [], Extraction()), Words(words[:, None], None)
     )
     plain = made.search(made.query_of(0), n_results=None)
-    found = made.search(made.query_of(0), n_results=None, n_rerank=8, verification=Verification(verifier=verifier))
+    settings = {"steps": PAPER_STEPS, "verification": Verification(verifier=verifier)}
+    found = made.search(made.query_of(0), n_results=None, n_rerank=8, **settings)
     assert [result.image for result in found] == [result.image for result in plain]
     assert [result.verified for result in found] == [True] + [False] * 11
     assert max(result.inliers for result in found[1:8]) >= 4

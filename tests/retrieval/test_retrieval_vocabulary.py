@@ -163,3 +163,19 @@ def test_a_saved_vocabulary_is_read_back(collection, vocabulary, tmp_path):
     assert loaded.root
     rows = collection.descriptors[:99]
     np.testing.assert_array_equal(loaded.assign(rows).words, vocabulary.assign(rows).words)
+
+
+def test_words_of_the_fit_are_its_labels(collection, vocabulary, monkeypatch):
+    monkeypatch.setattr(Vocabulary, "assign", lambda *arguments, **settings: pytest.fail("searched"))
+    words = vocabulary.words_of_fit(collection.descriptors)
+    np.testing.assert_array_equal(words.words[:, 0], vocabulary.model.labels_)
+
+
+def test_other_descriptors_than_those_of_the_fit_are_searched(collection, vocabulary):
+    some = collection.descriptors[:50]
+    np.testing.assert_array_equal(vocabulary.words_of_fit(some).words, vocabulary.assign(some).words)
+    soft = Vocabulary(vocabulary.model, n_nearest=2)
+    assert soft.words_of_fit(some).words.shape == (50, 2)
+    tree = learn_vocabulary(collection.descriptors, 216, method="hkm", levels=2, random_state=0)
+    found = tree.words_of_fit(collection.descriptors).words
+    np.testing.assert_array_equal(found, tree.assign(collection.descriptors).words)

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from closure_kmeans.cli import options
 from closure_kmeans.cli.photos import (
+    STEP_OPTIONS,
     Collecting,
     collect_photos,
     with_collecting,
@@ -52,8 +53,9 @@ with_plan = options.together(
         show_default="all images",
         help="Numbers of images.",
     ),
-    click.option("--rerank", is_flag=True, help="Also with the best 200 verified."),
+    click.option("--rerank", is_flag=True, help="Also with the best 200 verified, and with query expansion."),
     with_root,
+    *STEP_OPTIONS,
 )
 
 
@@ -63,7 +65,7 @@ with_plan = options.together(
         "closure-kmeans retrieval evaluate oxford IMAGES/ GROUND_TRUTH/ --n-words 1000000 --rerank --json",
     )
 )
-@click.argument("protocol", type=click.Choice(["ukbench", "oxford"]))
+@click.argument("benchmark", type=click.Choice(["ukbench", "oxford"]))
 @click.argument("photos", metavar="IMAGES", type=options.EXISTING_FOLDER)
 @click.argument("ground_truth", type=options.EXISTING_FOLDER, required=False)
 @with_plan
@@ -71,7 +73,7 @@ with_plan = options.together(
 @with_collecting
 @options.manner
 def evaluate(
-    protocol: str,
+    benchmark: str,
     photos: Path,
     ground_truth: Path | None,
     plan: Plan,
@@ -85,10 +87,10 @@ def evaluate(
     them among the first four. oxford: the queries are those of GROUND_TRUTH, and the score is the mean average
     precision.
     """
-    if (protocol == "oxford") != (ground_truth is not None):
+    if (benchmark == "oxford") != (ground_truth is not None):
         raise click.UsageError("oxford needs the folder GROUND_TRUTH, and ukbench takes none")
     queries = None if ground_truth is None else read_oxford(ground_truth)
-    if protocol == "ukbench" and collecting.skip:
+    if benchmark == "ukbench" and collecting.skip:
         raise click.UsageError("--skip would break the groups of four of ukbench")
     if plan.levels != [1] and "hkm" not in plan.methods:
         raise click.UsageError("--levels is of hkm, which is not among --methods")
@@ -113,7 +115,9 @@ def evaluate(
 def _line(row: Row) -> str:
     levels = f" ({row.levels} levels)" if row.levels > 1 else ""
     notes = [
+        *([", signatures"] if row.embedding else []),
         *([", re-ranked"] if row.reranked else []),
+        *([", expanded"] if row.expansion else []),
         *([f", {row.nearest} nearest"] if row.nearest > 1 else []),
         *([", plain SIFT"] if not row.root else []),
     ]

@@ -138,8 +138,8 @@ class Manner(NamedTuple):
 
     @property
     def shows_progress(self) -> bool:
-        """Whether to show progress bars."""
-        return not (self.quiet or self.as_json)
+        """Whether to show progress, on standard error; with ``--json`` only if that is a terminal."""
+        return not self.quiet and (not self.as_json or (sys.stderr is not None and sys.stderr.isatty()))
 
 
 manner = together("manner", Manner, threads, json, quiet)

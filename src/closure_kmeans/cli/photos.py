@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from closure_kmeans.cli import Interrupted, options
 from closure_kmeans.cli.common import long_work
 from closure_kmeans.retrieval import Collection, Extraction
+from closure_kmeans.retrieval.experiment import N_EXPANSION
 from closure_kmeans.retrieval.stages import resume_features
 
 
@@ -46,6 +47,65 @@ with_extraction = options.together(
     Extraction,
     click.option("--detector", type=click.Choice(["dog", "mser"]), default="dog", help="Kind of regions."),
     click.option("--max-side", type=click.IntRange(16), default=1024, help="Shrink larger images to this."),
+    click.option("--n-regions", type=click.IntRange(1), show_default="all", help="Most regions of an image."),
+    click.option(
+        "--contrast", type=click.FloatRange(0), default=Extraction().contrast, help="Lowest contrast of a region."
+    ),
+    click.option("--upright", is_flag=True, help="Regions have no angle: for images that are not rotated."),
+)
+BEST = {"embedding": True, "burstiness": True, "weighted": True, "expansion": N_EXPANSION}
+PAPER: dict[str, Any] = {"embedding": False, "burstiness": False, "weighted": False, "expansion": 0}
+PROTOCOLS = {"best": BEST, "paper": PAPER}
+
+
+def _set_protocol(context: click.Context, _: click.Parameter, protocol: str) -> None:
+    context.meta["protocol"] = PROTOCOLS[protocol]
+
+
+def _by_protocol(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """A step that is not asked for is as in the protocol."""
+    return context.meta["protocol"][option.name] if value is None else value
+
+
+# Options of the steps of a search, named as in ``PROTOCOLS``.
+STEP_OPTIONS = (
+    click.option(
+        "--protocol",
+        type=click.Choice(list(PROTOCOLS)),
+        default="best",
+        is_eager=True,
+        expose_value=False,
+        callback=_set_protocol,
+        help="best: all steps below. paper: none of them, tf-idf and plain verification.",
+    ),
+    click.option(
+        "--embedding/--no-embedding",
+        default=None,
+        callback=_by_protocol,
+        show_default="by protocol",
+        help="Hamming embedding in place of tf-idf.",
+    ),
+    click.option(
+        "--burstiness/--no-burstiness",
+        default=None,
+        callback=_by_protocol,
+        show_default="by protocol",
+        help="With it: lower weights of repeated matches.",
+    ),
+    click.option(
+        "--weighted/--no-weighted",
+        default=None,
+        callback=_by_protocol,
+        show_default="by protocol",
+        help="Verify by weighted inliers and local refits.",
+    ),
+    click.option(
+        "--expansion",
+        type=click.IntRange(0),
+        callback=_by_protocol,
+        show_default=f"{N_EXPANSION}, or 0 by protocol",
+        help="Verified images that search again, with --rerank.",
+    ),
 )
 with_collecting = options.together(
     "collecting",

@@ -12,6 +12,7 @@ from closure_kmeans.cli import options
 from closure_kmeans.cli.codebooks import evaluate
 from closure_kmeans.cli.common import keep_apart, report, underscored
 from closure_kmeans.cli.photos import (
+    STEP_OPTIONS,
     Collecting,
     collect_photos,
     with_collecting,
@@ -25,6 +26,7 @@ from closure_kmeans.retrieval import (
     Extraction,
     ImageIndex,
     Result,
+    Steps,
     Verification,
     Vocabulary,
     tree_shape,
@@ -75,6 +77,7 @@ def retrieval() -> None:
 @options.seed
 @click.option("--levels", type=click.IntRange(1), default=1, help="Scoring levels of hkm.")
 @with_nearest
+@click.option("--embedding/--no-embedding", default=True, help="Signatures of regions, where each has one word.")
 @with_extraction
 @with_collecting
 @options.manner
@@ -88,6 +91,7 @@ def index(
     random_state: int,
     levels: int,
     n_nearest: int,
+    embedding: bool,
     extraction: Extraction,
     collecting: Collecting,
     manner: options.Manner,
@@ -119,20 +123,31 @@ def index(
             n_threads=manner.n_threads,
             verbose=manner.shows_progress,
         )
-        vocabulary = Vocabulary(learned.vocabulary.model, root=root, levels=levels, n_nearest=n_nearest)
+        signed = embedding and levels == 1 and n_nearest == 1
+        model = learned.vocabulary.model
+        vocabulary = Vocabulary(model, root=root, levels=levels, n_nearest=n_nearest, embedding=signed)
         made = ImageIndex(vocabulary, extraction)
-        made.add(collection, verbose=manner.shows_progress)
+        made.add(collection, vocabulary.words_of_fit(collection.descriptors, verbose=manner.shows_progress))
         made.save(output)
     _summarise(made, _added(collection), output, manner)
 
 
 class Reranking(NamedTuple):
-    """Whether and how results are verified."""
+    """How results are ranked and verified."""
 
     rerank: bool
     verify: int | None
     dof: int | None
     verifier: str | None
+    embedding: bool
+    burstiness: bool
+    weighted: bool
+    expansion: int
+
+    @property
+    def steps(self) -> Steps:
+        """Steps of the search."""
+        return Steps(self.embedding, self.burstiness, self.expansion)
 
     def check(self, *, draws_matches: bool) -> None:
         """Nothing is asked for that would be without effect."""
@@ -147,12 +162,13 @@ class Reranking(NamedTuple):
 with_reranking = options.together(
     "reranking",
     Reranking,
-    click.option("--rerank", is_flag=True, help="Verify the best 200 by where their words are."),
+    click.option("--rerank", is_flag=True, help="Verify the best 200 by where their words are, and expand the query."),
     click.option("--verify", type=click.IntRange(1), show_default="200", help="How many --rerank verifies."),
     click.option(
         "--dof", type=click.IntRange(3, 4), show_default="4", help="3: pictures that are not turned; 4: with rotation."
     ),
     click.option("--verifier", type=click.Choice(["matches", "opencv"]), show_default="matches", help="Who verifies."),
+    *STEP_OPTIONS,
 )
 
 
@@ -200,12 +216,15 @@ def query(
         if picture is not None and opened.holds(picture):
             raise click.UsageError(f"'{picture}' would be overwritten: it is a photo of the index")
     asked = opened.read_query(image, box=box, n_nearest=n_nearest)
-    verification = Verification(dof=reranking.dof, verifier=reranking.verifier or "matches")
+    verification = Verification(
+        dof=reranking.dof, verifier=reranking.verifier or "matches", weighted=reranking.weighted
+    )
     found = opened.search(
         asked,
         norm=norm,
         n_results=results if matches is None else max(results, N_RERANK),  # the first may be the query, or gone
         n_rerank=(reranking.verify or N_RERANK) if reranking.rerank else 0,
+        steps=reranking.steps,
         verification=verification,
         n_threads=n_threads,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import cv2
 import numpy as np
@@ -26,6 +26,11 @@ MSER_SETTINGS: dict[str, Any] = {"delta": 2, "min_area": 30, "max_variation": 0.
 MSER_MIN_SIDE = 3
 # Smallest keypoint size in pixels; thinner regions are lines and have no scale.
 MIN_SCALE = 1.0
+# Contrast threshold of OpenCV's SIFT.
+CONTRAST = 0.04
+
+# Keypoints and their descriptors.
+Described: TypeAlias = tuple[Sequence[cv2.KeyPoint], NDArray[Any]]
 
 
 class LocalFeatures(NamedTuple):
@@ -42,6 +47,9 @@ def local_features(
     *,
     detector: str = "dog",
     max_side: int | None = None,
+    n_regions: int | None = None,
+    contrast: float = CONTRAST,
+    upright: bool = False,
     max_pixels: int = MAX_PIXELS,
     on_error: str = "raise",
     n_threads: int | None = None,
@@ -59,6 +67,12 @@ def local_features(
     max_side : int, optional
         Shrink larger pictures so that their longer side has this many pixels. Keypoints still refer to the full
         picture.
+    n_regions : int, optional
+        Keep only the regions of highest contrast, at most so many of a picture (detector "dog").
+    contrast : float, default=0.04
+        Contrast threshold of detector "dog", as OpenCV's SIFT defines it: a lower one finds more and fainter regions.
+    upright : bool, default=False
+        Describe all regions as if they had the angle 0: more distinctive where pictures are not rotated.
     max_pixels : int, default=67108864
         Reject files with more pixels before decoding.
     on_error : {"raise", "skip"}, default="raise"
@@ -87,9 +101,18 @@ def local_features(
     validation.choice("detector", detector, tuple(DETECTORS))
     if max_side is not None:
         validation.integer("max_side", max_side, 1)
+    if n_regions is not None:
+        validation.integer("n_regions", n_regions, 1)
+    validation.number("contrast", contrast, 0)
+    validation.boolean("upright", upright)
+    if detector != "dog" and (n_regions is not None or contrast != CONTRAST):
+        raise ValueError(f"n_regions and contrast are of the detector 'dog', got {n_regions} and {contrast}")
+    describe_found = DETECTORS[detector]
+    if detector == "dog":
+        describe_found = partial(describe_dog, n_regions=n_regions, contrast=contrast)
     options = Options(max_pixels, on_error, n_threads, verbose, callback)
     shrink = at_most(max_side)
-    describe = partial(describe_regions, shrink=shrink, detector=detector)
+    describe = partial(describe_regions, shrink=shrink, describe=partial(describe_found, upright=upright))
     n_images, blocks, skipped = extract(images, shrink, describe, list, options)
     parts = [part for block in blocks for part in block]
     counts = np.zeros(n_images, np.int64)
@@ -124,33 +147,51 @@ def root_sift(descriptors: ArrayLike) -> NDArray[np.float32]:
     return np.sqrt(rooted, out=rooted)
 
 
-def describe_regions(picture: Picture, shrink: Sizes, detector: str) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+def describe_regions(
+    picture: Picture, shrink: Sizes, describe: Callable[[NDArray[np.uint8]], Described]
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Keypoints and descriptors of one picture."""
     picture = picture._replace(pixels=resize(picture.pixels, shrink(*picture.full_size)))
-    found, descriptors = DETECTORS[detector](picture.pixels)
+    found, descriptors = describe(picture.pixels)
     if not found:
         return np.empty((0, 4), np.float32), np.empty((0, 128), np.uint8)
     keypoints = np.array([(*point.pt, point.size, point.angle) for point in found], np.float32)
     return to_full_size(keypoints, picture), descriptors.astype(np.uint8)  # whole numbers up to 255
 
 
-def describe_dog(pixels: NDArray[np.uint8]) -> tuple[Sequence[cv2.KeyPoint], NDArray[Any]]:
+def describe_dog(
+    pixels: NDArray[np.uint8], *, upright: bool, n_regions: int | None = None, contrast: float = CONTRAST
+) -> Described:
     """DoG keypoints of OpenCV, and their descriptors."""
-    found, descriptors = cv2.SIFT.create().detectAndCompute(pixels, None)
-    return found, descriptors
+    sift = cv2.SIFT.create(nfeatures=n_regions or 0, contrastThreshold=contrast)
+    if not upright:
+        found, descriptors = sift.detectAndCompute(pixels, None)
+        return found, descriptors
+    # A region with several dominant directions is found several times.
+    regions = {(point.pt, point.size): point for point in sift.detect(pixels, None)}
+    return describe_points(sift, pixels, list(regions.values()), upright=True)
 
 
-def describe_mser(pixels: NDArray[np.uint8]) -> tuple[Sequence[cv2.KeyPoint], NDArray[Any]]:
+def describe_mser(pixels: NDArray[np.uint8], *, upright: bool) -> Described:
     """Keypoints of MSER regions that are neither thin nor flat, and their descriptors."""
     regions: Sequence[Any] = ()
     if min(pixels.shape) >= MSER_MIN_SIDE:
         regions, _ = cv2.MSER.create(**MSER_SETTINGS).detectRegions(pixels)
     keypoints = [point for point in map(region_keypoint, regions) if point.size >= MIN_SCALE]
-    if not keypoints:
-        return (), np.empty((0, 128))
-    found, descriptors = cv2.SIFT.create().compute(pixels, keypoints)
+    found, descriptors = describe_points(cv2.SIFT.create(), pixels, keypoints, upright=upright)
     described = np.any(descriptors != 0, axis=1)  # some OpenCV versions find regions in flat pictures
     return [point for point, kept in zip(found, described, strict=True) if kept], descriptors[described]
+
+
+def describe_points(sift: Any, pixels: NDArray[np.uint8], points: list[cv2.KeyPoint], *, upright: bool) -> Described:
+    """Descriptors of keypoints, of angle 0 if ``upright``."""
+    if not points:
+        return (), np.empty((0, 128))
+    if upright:
+        for point in points:
+            point.angle = 0.0
+    found, descriptors = sift.compute(pixels, points)
+    return found, descriptors
 
 
 def region_keypoint(region: NDArray[np.int32]) -> cv2.KeyPoint:
@@ -165,7 +206,7 @@ def region_keypoint(region: NDArray[np.int32]) -> cv2.KeyPoint:
     return cv2.KeyPoint(x, y, scale, direction)
 
 
-DETECTORS = {"dog": describe_dog, "mser": describe_mser}
+DETECTORS: dict[str, Callable[..., Described]] = {"dog": describe_dog, "mser": describe_mser}
 
 
 def to_full_size(keypoints: NDArray[np.float32], picture: Picture) -> NDArray[np.float32]:

@@ -246,8 +246,9 @@ def settle_several(
 ) -> None:
     """Nearest of all centres of each row in ascending order, one for each column of ``labels``.
 
-    ``scores`` are ‖c‖² − 2 x·c, ``largest_norm`` is the largest ‖c‖². Centres whose scores are, but for rounding, among the least are compared in double
-    precision, so that the result is a pure function of each row. ``best`` has a place for each column.
+    ``scores`` are ‖c‖² − 2 x·c, ``largest_norm`` is the largest ‖c‖². Centres whose scores are, but for rounding, among
+    the least are compared in double precision, so that the result is a pure function of each row. ``best`` has a place
+    for each column.
     """
     last = best.shape[0] - 1
     for i in range(rows.shape[0]):

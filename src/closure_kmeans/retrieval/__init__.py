@@ -2,7 +2,7 @@
 
 from closure_kmeans.retrieval.collection import Collection, Extraction, collect, load_collection, save_collection
 from closure_kmeans.retrieval.evaluation import OxfordQuery, average_precision, oxford_score, read_oxford, ukbench_score
-from closure_kmeans.retrieval.index import ImageIndex, Query, Result
+from closure_kmeans.retrieval.index import PAPER_STEPS, ImageIndex, Query, Result, Steps
 from closure_kmeans.retrieval.inverted import InvertedFile, Ranking, append, invert, rank, remove
 from closure_kmeans.retrieval.verification import (
     Alignment,
@@ -28,6 +28,7 @@ from closure_kmeans.retrieval.vocabulary import (
 
 __all__ = [
     "METHODS",
+    "PAPER_STEPS",
     "Alignment",
     "Collection",
     "Extraction",
@@ -39,6 +40,7 @@ __all__ = [
     "Query",
     "Ranking",
     "Result",
+    "Steps",
     "Verification",
     "Vocabulary",
     "Words",

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans.files import FileFormatError, reading
+from closure_kmeans.points import check_uncut, map_of
+from closure_kmeans.stores.layout import forget, on_disk
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 # Kind of the file, and the arrays that are stored as they are.
@@ -24,6 +26,9 @@ class Extraction(NamedTuple):
 
     detector: str = "dog"
     max_side: int | None = 1024
+    n_regions: int | None = None  # of highest contrast; None for all
+    contrast: float = 0.04  # threshold of the detector "dog"
+    upright: bool = False  # whether all regions have the angle 0
 
 
 class Collection(NamedTuple):
@@ -107,15 +112,30 @@ def take(collection: Collection, n_images: int) -> Collection:
 
 
 def join(parts: Sequence[Collection]) -> Collection:
-    """Concatenate collections of one folder."""
+    """Concatenate collections of one folder. Where they are memory-mapped, the result is in a temporary file."""
     sizes = [np.diff(part.offsets) for part in parts]
     return parts[0]._replace(
         names=[name for part in parts for name in part.names],
-        keypoints=np.concatenate([part.keypoints for part in parts]),
-        descriptors=np.concatenate([part.descriptors for part in parts]),
+        keypoints=_concatenate([part.keypoints for part in parts]),
+        descriptors=_concatenate([part.descriptors for part in parts]),
         offsets=np.append(0, np.cumsum(np.concatenate(sizes))),
         skipped=[reason for part in parts for reason in part.skipped],
     )
+
+
+def _concatenate(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    n_rows = sum(map(len, parts))
+    if len(parts) == 1 or n_rows == 0 or not any(map_of(part) is not None for part in parts):
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]
+    rows = on_disk((n_rows, parts[0].shape[1]), parts[0].dtype)
+    first = 0
+    for part in parts:
+        check_uncut(part)
+        rows[first : first + len(part)] = part
+        first += len(part)
+        forget(part)
+        forget(rows)
+    return rows
 
 
 def save_collection(path: str | os.PathLike[str], collection: Collection) -> None:

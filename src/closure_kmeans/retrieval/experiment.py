@@ -12,14 +12,16 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from closure_kmeans import validation as check
 from closure_kmeans.files import reading
 from closure_kmeans.retrieval.collection import Collection, take
 from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
-from closure_kmeans.retrieval.index import ImageIndex, query_by_words
+from closure_kmeans.retrieval.index import ImageIndex, Steps, query_by_words
 from closure_kmeans.retrieval.stages import Stage, find, keep, key_of, resume_learning
+from closure_kmeans.retrieval.verification import Verification
 from closure_kmeans.retrieval.vocabulary import (
     Vocabulary,
     Words,
@@ -33,6 +35,8 @@ from closure_kmeans.warmup import compile_retrieval, few_words
 
 # Images of a ranking that are verified.
 N_RERANK = 200
+# Verified images that search again.
+N_EXPANSION = Steps().expansion
 
 
 class Scoring(NamedTuple):
@@ -42,6 +46,15 @@ class Scoring(NamedTuple):
     levels: int = 1  # scoring levels; 1 unless the codebook is hierarchical
     norm: str = "l1"
     reranked: bool = False
+    embedding: bool = False  # the fields of ``Steps``
+    burstiness: bool = False
+    expansion: int = 0
+    weighted: bool = False  # whether inliers are weighted
+
+    @property
+    def steps(self) -> Steps:
+        """Steps of the searches."""
+        return Steps(self.embedding, self.burstiness, self.expansion)
 
 
 class Score(NamedTuple):
@@ -60,6 +73,10 @@ class Row(NamedTuple):
     norm: str
     images: int
     reranked: bool
+    embedding: bool
+    burstiness: bool
+    expansion: int
+    weighted: bool
     nearest: int  # words per region
     root: bool  # RootSIFT, or plain SIFT
     seed: int
@@ -87,12 +104,14 @@ class Indexed(NamedTuple):
 
     collection: Collection
     words: Words
+    signatures: NDArray[np.uint64] | None
     images: ImageIndex
 
     def search(self, image: int, box: Box | None = None, **search: Any) -> list[int]:
         """Rank the images of the collection by an image of it, and by all words of its regions."""
         own = slice(*self.collection.offsets[image : image + 2])
-        query = query_by_words(self.words.of(own), self.collection.keypoints[own], box)
+        signatures = None if self.signatures is None else self.signatures[own]
+        query = query_by_words(self.words.of(own), self.collection.keypoints[own], box, signatures)
         return [result.image for result in self.images.search(query, **search)]
 
 
@@ -137,6 +156,10 @@ class Plan(NamedTuple):
     images: Sequence[int | None] = (None,)  # sizes of subsets; None for all
     rerank: bool = False
     root: bool = True
+    embedding: bool = True  # where a region has one word
+    burstiness: bool = True
+    weighted: bool = True
+    expansion: int = N_EXPANSION
 
     @property
     def codebooks(self) -> list[Codebook]:
@@ -148,9 +171,24 @@ class Plan(NamedTuple):
         """All evaluations of a codebook, ordered so that equal words and indexes are adjacent."""
         levels = self.levels if method == "hkm" else (1,)
         images = [n_images if size is None else size for size in self.images]
-        reranked = (False, True) if self.rerank else (False,)
-        every = product(levels, images, self.norms, reranked)
-        return list(dict.fromkeys(Scoring(size, level, norm, verified) for level, size, norm, verified in every))
+        return list(
+            dict.fromkeys(
+                scoring
+                for level, size, norm in product(levels, images, self.norms)
+                for scoring in self._in_steps(Scoring(size, level, norm))
+            )
+        )
+
+    def _in_steps(self, plain: Scoring) -> Iterator[Scoring]:
+        """Without verification, with it, and with query expansion, too."""
+        embedding = self.embedding and plain.levels == 1 and self.n_nearest == 1
+        norm = "l1" if embedding else plain.norm  # which does not matter then: all norms are one scoring
+        ranked = plain._replace(norm=norm, embedding=embedding, burstiness=embedding and self.burstiness)
+        yield ranked
+        if self.rerank:
+            verified = ranked._replace(reranked=True, weighted=self.weighted)
+            yield verified
+            yield verified._replace(expansion=self.expansion)
 
 
 def compare(
@@ -216,18 +254,23 @@ def score_vocabulary(
     n_threads: int | None = None,
     verbose: int = 0,
 ) -> Iterator[tuple[Scoring, Score]]:
-    """Evaluate a vocabulary with several settings, which override its own levels.
+    """Evaluate a vocabulary, learned from the collection, with several settings, which override its own levels.
 
     Equal levels and equal numbers of images should be adjacent, so that words and indexes are reused.
     """
-    for levels, alike in groupby(scorings, lambda scoring: scoring.levels):
-        used = Vocabulary(vocabulary.model, root=vocabulary.root, levels=levels, n_nearest=vocabulary.n_nearest)
-        words = used.assign(collection.descriptors, verbose=verbose)
+    for levels, of_levels in groupby(scorings, lambda scoring: scoring.levels):
+        alike = list(of_levels)
+        embedding = any(scoring.embedding for scoring in alike)
+        model, root, n_nearest = vocabulary.model, vocabulary.root, vocabulary.n_nearest
+        used = Vocabulary(model, root=root, levels=levels, n_nearest=n_nearest, embedding=embedding)
+        words = used.words_of_fit(collection.descriptors, verbose=verbose)
+        signatures = used.signatures(collection.descriptors, words)
         for n_images, same in groupby(alike, lambda scoring: scoring.images):
             some = take(collection, n_images)
             index = ImageIndex(used, collection.extraction)
-            index.add(some, words.of(slice(some.offsets[-1])))
-            indexed = Indexed(some, words, index)
+            rows = slice(some.offsets[-1])
+            index.add(some, words.of(rows), None if signatures is None else signatures[rows])
+            indexed = Indexed(some, words, signatures, index)
             for scoring in same:
                 yield scoring, _score(indexed, scoring, queries, n_threads, verbose)
 
@@ -237,7 +280,14 @@ def _score(
 ) -> Score:
     """Score an index by UKBench, where every image is a query, or with Oxford's queries."""
     n_rerank = N_RERANK if scoring.reranked else 0
-    search = partial(indexed.search, norm=scoring.norm, n_rerank=n_rerank, n_threads=n_threads)
+    search = partial(
+        indexed.search,
+        norm=scoring.norm,
+        n_rerank=n_rerank,
+        steps=scoring.steps,
+        verification=Verification(weighted=scoring.weighted),
+        n_threads=n_threads,
+    )
     with_bar = partial(tqdm, unit="query", leave=False, disable=not verbose)
     began = perf_counter()
     if queries is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -22,11 +23,14 @@ from closure_kmeans.retrieval.collection import (
     pack_names,
     unpack_names,
 )
+from closure_kmeans.retrieval.embedding import RegionLists, list_regions, score_matches
 from closure_kmeans.retrieval.evaluation import Box
-from closure_kmeans.retrieval.inverted import InvertedFile
+from closure_kmeans.retrieval.expansion import average_scores, object_regions
+from closure_kmeans.retrieval.inverted import InvertedFile, Ranking
 from closure_kmeans.retrieval.verification import (
     CIRCLES,
     ELLIPSES,
+    Matches,
     Places,
     Verification,
     beyond_chance,
@@ -41,6 +45,7 @@ from closure_kmeans.tensors import Arrays, read_tensors, unmap, write_tensors
 
 # Kind of the file, and the names of the fields of ``Places`` in it.
 INDEX, PLACES = "image index", ("region_words", "keypoints", "offsets")
+SIGNATURES = "region_signatures"
 
 
 class Query(NamedTuple):
@@ -50,14 +55,34 @@ class Query(NamedTuple):
     places: Places
 
 
+class Verified(NamedTuple):
+    """Verification of the first images of a ranking."""
+
+    matches: Matches
+    verified: NDArray[np.bool_]  # (n,) whether there are more inliers than chance explains
+    order: NDArray[np.int64]  # verified images first
+
+
 class Result(NamedTuple):
     """One search result."""
 
     image: int  # image number in the index
     name: str
-    score: float  # tf-idf, 1 for the same image
+    score: float  # 1 for the same image by tf-idf, less by signatures
     inliers: int | None = None  # number of inliers; None if not verified
     verified: bool = False  # whether the inliers are more than chance explains
+
+
+class Steps(NamedTuple):
+    """Steps of a search beyond tf-idf, each taken where the index and the search allow it."""
+
+    embedding: bool = True  # score by signatures, if the index and the query have them, and not by tf-idf
+    burstiness: bool = True  # with signatures: lower the weights of matches that come in numbers
+    expansion: int = 20  # with verification: number of best verified images that search again (average query expansion)
+
+
+# tf-idf as in the paper.
+PAPER_STEPS = Steps(embedding=False, burstiness=False, expansion=0)
 
 
 class ImageIndex:
@@ -87,25 +112,38 @@ class ImageIndex:
         self.folders: list[str] = []
         self._folder_of = np.empty(0, np.int32)
         self._inverted = inverted.invert(np.empty(0, np.int32), [0], vocabulary.n_words)
-        self._places = place([], np.empty((0, CIRCLES)), [0])
+        signatures = np.empty(0, np.uint64) if vocabulary.embedding else None
+        self._places = place([], np.empty((0, CIRCLES)), [0], signatures)
+        self._regions = self._list_regions(self._inverted, self._places)
 
     def __len__(self) -> int:
         return len(self.names)
 
     # -- images in and out ---------------------------------------------------------------------------------------------
 
-    def add(self, collection: Collection, words: Words | None = None, *, verbose: int = 0) -> None:
+    def add(
+        self,
+        collection: Collection,
+        words: Words | None = None,
+        signatures: NDArray[np.uint64] | None = None,
+        *,
+        verbose: int = 0,
+    ) -> None:
         """Add the images of a collection; their names must be new.
 
-        ``words`` are the words of its regions, if they are known. ``verbose=1`` shows a progress bar.
+        ``words`` and ``signatures`` are those of its regions, if they are known. ``verbose=1`` shows a progress bar.
         """
         check_names(collection.names, known=set(self.names))
         words = words or self.vocabulary.assign(collection.descriptors, verbose=verbose)
         check_uncut(self._inverted.images)
-        placed = join_places(self._places, place(words.words[:, 0], collection.keypoints, collection.offsets))
+        if signatures is None:
+            signatures = self.vocabulary.signatures(collection.descriptors, words)
+        added = place(words.words[:, 0], collection.keypoints, collection.offsets, signatures)
+        placed = join_places(self._places, added)
         file = inverted.append(self._inverted, words.words, collection.offsets, weights=words.weights)
+        regions = self._list_regions(file, placed)
         # State changes only after everything succeeded.
-        self._inverted, self._places = file, placed
+        self._inverted, self._places, self._regions = file, placed, regions
         folder = collection.folder or ""
         if folder not in self.folders:
             self.folders.append(folder)
@@ -125,8 +163,12 @@ class ImageIndex:
         kept = np.delete(np.arange(len(self)), gone)
         self._inverted = inverted.remove(self._inverted, gone)
         self._places = select_places(self._places, kept)
+        self._regions = self._list_regions(self._inverted, self._places)
         self._folder_of = self._folder_of[kept]
         self.names = [self.names[image] for image in kept]
+
+    def _list_regions(self, file: InvertedFile, places: Places) -> RegionLists | None:
+        return list_regions(places, file.idf) if self.vocabulary.embedding else None
 
     def path_of(self, image: int) -> Path:
         """Path of an image at the time that it was added."""
@@ -167,15 +209,15 @@ class ImageIndex:
             points, rows = points[inside], rows[inside]
         if len(rows) == 0:
             raise ValueError(f"the query must have features, but has none{'' if box is None else ' inside the box'}")
-        return query_by_words(self.vocabulary.assign(rows, n_nearest), points)
+        words = self.vocabulary.assign(rows, n_nearest)
+        return query_by_words(words, points, signatures=self.vocabulary.signatures(rows, words))
 
     def query_of(self, image: int, *, box: Box | None = None) -> Query:
         """Query by an image of the index, with the nearest word of each region."""
         self._check_not_empty()
         check_uncut(self._places.words)
         own = self._places.of(image)
-        words = Words(self.vocabulary.with_levels(own.words[:, np.newaxis]), None)
-        query = query_by_words(words, own.keypoints, box)
+        query = query_by_words(self._query_by(own).words, own.keypoints, box, own.signatures)
         if len(query.places.words) == 0:
             raise ValueError(f"the query must have features, but '{self.names[image]}' has none in the place asked for")
         return query
@@ -187,32 +229,67 @@ class ImageIndex:
         norm: str = "l1",
         n_results: int | None = 10,
         n_rerank: int = 0,
+        steps: Steps = Steps(),  # noqa: B008
         verification: Verification | None = None,
         n_threads: int | None = None,
     ) -> list[Result]:
-        """Find the images most similar to a query: ``n_results`` of them, or with None all that share a word with it.
+        """Find the images most similar to a query: ``n_results`` of them, or with None all that match it.
 
-        ``norm``, "l1" or "l2", is the norm of the tf-idf vectors. The best ``n_rerank`` images are verified spatially,
-        by ``n_threads`` threads; those with more inliers than chance explains come first.
+        ``norm``, "l1" or "l2", is the norm of the tf-idf vectors, and ``steps`` take the place of tf-idf or refine the
+        results. The best ``n_rerank`` images are verified spatially, by ``n_threads`` threads; those with more inliers
+        than chance explains come first.
         """
         self._check_not_empty()
         check.integer("n_rerank", n_rerank, 0)
+        check.integer("expansion", steps.expansion, 0)
         if n_results is not None:
             check.integer("n_results", n_results, 1)
         check_uncut(self._inverted.images)
         most = None if n_results is None else max(n_results, n_rerank)
-        words, weights = query.words
-        ranking = inverted.rank(self._inverted, words, weights=weights, norm=norm, n_results=most)
-        found = zip(ranking.images.tolist(), ranking.scores.tolist(), strict=True)
-        results = [Result(image, self.names[image], score) for image, score in found]
+        scores = self._score(query, norm, steps)
+        ranking = inverted.order(scores, most)
         if n_rerank == 0:
-            return results
+            return self._results(ranking)
         settings = verification or Verification()
-        matches = match_images(query.places, self._places, ranking.images[:n_rerank], settings, n_threads)
-        verified = beyond_chance(matches, settings.tolerance)
-        for i, (inliers, holds) in enumerate(zip(matches.inliers.tolist(), verified.tolist(), strict=True)):
+        verify = partial(self._verify, query, n_rerank=n_rerank, settings=settings, n_threads=n_threads)
+        found = verify(ranking)
+        if steps.expansion > 0:
+            best = found.order[: min(steps.expansion, int(found.verified.sum()))]
+            views = (
+                object_regions(query.places, self._places.of(ranking.images[i]), found.matches.transforms[i])
+                for i in best
+            )
+            scores = average_scores(scores, views, lambda view: self._score(self._query_by(view), norm, steps))
+            ranking = inverted.order(scores, most)
+            found = verify(ranking)
+        results = self._results(ranking)
+        for i, (inliers, holds) in enumerate(zip(found.matches.inliers.tolist(), found.verified.tolist(), strict=True)):
             results[i] = results[i]._replace(inliers=inliers, verified=holds)
-        return [results[i] for i in rerank(ranking, matches.inliers, verified)[:n_results]]
+        return [results[i] for i in found.order[:n_results]]
+
+    def _results(self, ranking: Ranking) -> list[Result]:
+        found = zip(ranking.images.tolist(), ranking.scores.tolist(), strict=True)
+        return [Result(image, self.names[image], score) for image, score in found]
+
+    def _score(self, query: Query, norm: str, steps: Steps) -> NDArray[np.float64]:
+        """Scores of all images."""
+        if self._regions is not None and query.places.signatures is not None and steps.embedding:
+            return score_matches(self._regions, query.places, self._inverted.idf, burstiness=steps.burstiness)
+        words, weights = query.words
+        return inverted.score(self._inverted, words, weights=weights, norm=norm)
+
+    def _verify(
+        self, query: Query, ranking: Ranking, n_rerank: int, settings: Verification, n_threads: int | None
+    ) -> Verified:
+        """Verify the first images of a ranking."""
+        images, idf = ranking.images[:n_rerank], self._inverted.idf
+        matches = match_images(query.places, self._places, images, settings, n_threads, idf)
+        verified = beyond_chance(matches, settings.tolerance)
+        return Verified(matches, verified, rerank(ranking, matches.strengths(settings), verified))
+
+    def _query_by(self, places: Places) -> Query:
+        """Query by regions of the index, with the nearest word of each."""
+        return Query(Words(self.vocabulary.with_levels(places.words[:, np.newaxis]), None), places)
 
     def _check_not_empty(self) -> None:
         if len(self) == 0:
@@ -229,7 +306,9 @@ class ImageIndex:
         check_uncut(self._inverted.images)
         unmap(self, Path(path))
         arrays, facts = pack_vocabulary(self.vocabulary)
-        arrays |= self._inverted._asdict() | dict(zip(PLACES, self._places, strict=True))
+        arrays |= self._inverted._asdict() | dict(zip(PLACES, self._places[: len(PLACES)], strict=True))
+        if self._regions is not None and self._places.signatures is not None:
+            arrays |= self._regions._asdict() | {SIGNATURES: self._places.signatures}
         arrays |= {"names": pack_names(self.names), "folder_of": self._folder_of}
         facts |= {"folders": self.folders, "extraction": self.extraction._asdict()}
         write_tensors(Path(path), INDEX, arrays, facts)
@@ -253,16 +332,26 @@ class ImageIndex:
             _check_arrays(path, arrays, len(names), vocabulary.n_words, len(facts["folders"]))
             index.names, index.folders, index._folder_of = names, facts["folders"], np.array(arrays["folder_of"])
             index._inverted = InvertedFile(*(arrays[name] for name in InvertedFile._fields))
-            index._places = Places(*(arrays[name] for name in PLACES))
+            words, keypoints, offsets = (arrays[name] for name in PLACES)
+            index._places = Places(words, keypoints, offsets, arrays.get(SIGNATURES))
+            if vocabulary.embedding:
+                _check_regions(path, arrays, len(names), vocabulary.n_words)
+                index._regions = RegionLists(*(arrays[name] for name in RegionLists._fields))
         return index
 
 
-def query_by_words(words: Words, keypoints: NDArray[np.float32], box: Box | None = None) -> Query:
+def query_by_words(
+    words: Words,
+    keypoints: NDArray[np.float32],
+    box: Box | None = None,
+    signatures: NDArray[np.uint64] | None = None,
+) -> Query:
     """Query of regions whose words are known, only of those inside a box if one is given."""
     if box is not None:
         inside = inside_box(keypoints, box)
         words, keypoints = words.of(inside), keypoints[inside]
-    return Query(words, place(words.words[:, 0], keypoints))
+        signatures = None if signatures is None else signatures[inside]
+    return Query(words, place(words.words[:, 0], keypoints, signatures=signatures))
 
 
 def inside_box(keypoints: NDArray[np.float32], box: Box) -> NDArray[np.bool_]:
@@ -289,14 +378,35 @@ def _check_arrays(path: Path, arrays: Arrays, n_images: int, n_words: int, n_fol
         "region_words": ((len(arrays["keypoints"]),), "int32"),
         "keypoints": ((len(arrays["region_words"]), n_columns), "float32"),
     }
-    for name, (shape, dtype) in shapes.items():
-        if arrays[name].shape != shape or arrays[name].dtype != dtype:
-            found = f"{arrays[name].shape} {arrays[name].dtype}"
-            raise FileFormatError(f"'{path}' must hold '{name}' as {shape} {dtype}, but it is {found}")
-    starts = arrays["starts"]
-    if starts[0] != 0 or starts[-1] != n_postings or (np.diff(starts) < 0).any():
-        raise FileFormatError(f"'{path}' must list {n_postings} images of words, but does not")
+    _check_shapes(path, arrays, shapes)
+    _check_starts(path, arrays["starts"], n_postings)
     folder_of = arrays["folder_of"]
     if n_images and not 0 <= folder_of.min() <= folder_of.max() < n_folders:
         raise FileFormatError(f"'{path}' must name one of {n_folders} folders for each image, but does not")
     check_rows(path, arrays, ("region_words", "keypoints"), n_images)
+
+
+def _check_regions(path: Path, arrays: Arrays, n_images: int, n_words: int) -> None:
+    """Check the arrays of the Hamming embedding."""
+    n_regions = len(arrays["region_words"])
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {
+        "region_starts": ((n_words + 1,), "int64"),
+        "region_images": ((n_regions,), "int32"),
+        "signatures": ((n_regions,), "uint64"),
+        "region_norms": ((n_images,), "float64"),
+        SIGNATURES: ((n_regions,), "uint64"),
+    }
+    _check_shapes(path, arrays, shapes)
+    _check_starts(path, arrays["region_starts"], n_regions)
+
+
+def _check_shapes(path: Path, arrays: Arrays, shapes: dict[str, tuple[tuple[int, ...], str]]) -> None:
+    for name, (shape, dtype) in shapes.items():
+        if arrays[name].shape != shape or arrays[name].dtype != dtype:
+            found = f"{arrays[name].shape} {arrays[name].dtype}"
+            raise FileFormatError(f"'{path}' must hold '{name}' as {shape} {dtype}, but it is {found}")
+
+
+def _check_starts(path: Path, starts: NDArray[Any], n_postings: int) -> None:
+    if starts[0] != 0 or starts[-1] != n_postings or (np.diff(starts) < 0).any():
+        raise FileFormatError(f"'{path}' must list {n_postings} images of words, but does not")

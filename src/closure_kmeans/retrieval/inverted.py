@@ -102,13 +102,29 @@ def rank(
     >>> rank(file, [1, 1, 0])
     Ranking(images=array([0]), scores=array([1.]))
     """
-    check.choice("norm", norm, NORMS)
     if n_results is not None:
         check.integer("n_results", n_results, 1)
-    scores = _score(file, *_count_query(words, weights, file.n_words), norm)
+    return order(score(file, words, weights=weights, norm=norm), n_results)
+
+
+def order(scores: NDArray[np.float64], n_results: int | None = None) -> Ranking:
+    """Ranking of the images whose score is above 0, or of the best ``n_results`` of them.
+
+    >>> order(np.array([0.2, 0.0, 0.5])).images.tolist()
+    [2, 0]
+    """
     best = np.flatnonzero(scores > 0)
     best = best[largest(scores[best], len(best) if n_results is None else n_results)]
     return Ranking(best, scores[best])
+
+
+def score(
+    file: InvertedFile, words: ArrayLike, *, weights: ArrayLike | None = None, norm: str = "l1"
+) -> NDArray[np.float64]:
+    """Similarity of each image to a query: see `rank`."""
+    check.choice("norm", norm, NORMS)
+    distinct, counts = _count_query(words, weights, file.n_words)
+    return _score(file, distinct, counts, norm)
 
 
 def _score(file: InvertedFile, words: NDArray[Any], counts: NDArray[Any], norm: str) -> NDArray[np.float64]:
@@ -131,13 +147,14 @@ def _count_query(
     words: ArrayLike, weights: ArrayLike | None, n_words: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Distinct words of a query and their counts."""
-    given = _check_words(words, n_words)
+    given = check_words(words, n_words)
     distinct, place = np.unique(given.ravel(), return_inverse=True)
     counted = np.bincount(place, None if weights is None else np.ravel(weights), len(distinct))
     return distinct.astype(np.int64), counted.astype(np.float64)
 
 
-def _check_words(words: ArrayLike, n_words: int) -> NDArray[Any]:
+def check_words(words: ArrayLike, n_words: int) -> NDArray[Any]:
+    """Words as int64; check that they are in the vocabulary."""
     given = np.asarray(words)
     if given.ndim not in (1, 2) or (given.size and given.dtype.kind not in "iu"):
         raise ValueError(f"words must be whole numbers of shape (m,) or (m, r), got {given.dtype} of {given.shape}")
@@ -148,7 +165,7 @@ def _check_words(words: ArrayLike, n_words: int) -> NDArray[Any]:
 
 def _count_words(words: ArrayLike, offsets: ArrayLike, n_words: int, weights: ArrayLike | None) -> sparse.csc_array:
     """Sparse (N, k) matrix of word counts."""
-    given, ends = _check_words(words, n_words), np.asarray(offsets, np.int64)
+    given, ends = check_words(words, n_words), np.asarray(offsets, np.int64)
     if ends[0] != 0 or ends[-1] != len(given) or (np.diff(ends) < 0).any():
         raise ValueError(f"offsets must rise from 0 to the number of regions, {len(given)}")
     per_region = given.size // len(given) if len(given) else 1

@@ -7,7 +7,7 @@ error.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -48,6 +48,64 @@ def add_scores(
                 return False
             share = file.counts[place] * file.idf[word] * inverse_norms[image]
             scores[image] += min(share, shares[i]) if least else share * shares[i]
+    return True
+
+
+@kernel
+def hamming(one: Any, other: Any) -> Any:  # unsigned: NumPy's types
+    """Hamming distance of two signatures of 64 bits. LLVM recognises the idiom as one instruction."""
+    x = one ^ other
+    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@kernel
+def add_matches(
+    starts: Array,
+    images: Array,
+    signatures: Array,
+    words: Array,
+    asked: Array,
+    similarities: Array,
+    weights: Array,
+    bursty: bool,
+    scores: Array,
+) -> bool:
+    """Add to every image's score the weights of its matches with a query; return whether all image ids are valid.
+
+    Query region i has the word ``words[i]`` and the signature ``asked[i]``; a match of signatures at Hamming distance h
+    has the similarity ``similarities[h]``, and each word a weight. With ``bursty``, a match of similarity s first
+    becomes s' = s sqrt(s / the sum of s over the region's matches in the image), then s' sqrt(s' / the sum of s' over
+    all images).
+    """
+    for i in range(words.shape[0]):
+        word = words[i]
+        in_all = 0.0
+        for adds in range(0 if bursty else 1, 2):
+            place = starts[word]
+            while place < starts[word + 1]:
+                image = images[place]
+                if not 0 <= image < scores.shape[0]:
+                    return False
+                # Sums of s, s^1.5 and s^2.25 over the matches in the image.
+                in_image, halves, quarters = 0.0, 0.0, 0.0
+                while place < starts[word + 1] and images[place] == image:
+                    s = similarities[hamming(signatures[place], asked[i])]
+                    in_image += s
+                    if bursty and s > 0:
+                        halves += s * math.sqrt(s)
+                        quarters += s * s * math.sqrt(math.sqrt(s))
+                    place += 1
+                if in_image > 0:
+                    if not bursty:
+                        scores[image] += weights[word] * in_image
+                    elif adds:
+                        root = math.sqrt(in_image)
+                        scores[image] += weights[word] * quarters / (root * math.sqrt(root) * math.sqrt(in_all))
+                    else:
+                        in_all += halves / math.sqrt(in_image)
     return True
 
 
@@ -219,12 +277,40 @@ def fit_affine(keypoints: Array, others: Array, pairs: Array, out: Array) -> boo
 
 
 def verify_pairs(
-    keypoints: Array, others: Array, pairs: Array, dof: int, tolerances: tuple[float, float], best: Array
+    keypoints: Array, others: Array, pairs: Array, dof: int, tolerances: tuple[float, float], locally: bool, best: Array
 ) -> Array:
     """Find the affine transformation of most inliers: store it in ``best``, return its inliers. Not compiled itself."""
     inliers = np.empty(len(pairs), np.int32)
-    n_inliers = find_transform(keypoints, others, pairs, dof, tolerances, best, inliers)
+    n_inliers = find_transform(keypoints, others, pairs, dof, tolerances, locally, best, inliers)
     return pairs[inliers[:n_inliers]]
+
+
+@kernel
+def refit(
+    keypoints: Array,
+    others: Array,
+    pairs: Array,
+    tolerances: tuple[float, float],
+    best: Array,
+    inliers: Array,
+    n_inliers: int,
+    trial: Array,
+    found: Array,
+) -> int:
+    """Refit an affine transformation to its inliers as long as this adds inliers; return how many there are.
+
+    Replaces ``best`` and ``inliers``, the first ``n_inliers`` of them; ``trial`` and ``found`` are work space.
+    """
+    for _ in range(REFITS):
+        if n_inliers < 3 or not fit_affine(keypoints, others, pairs[inliers[:n_inliers]], trial):
+            break
+        n_found = find_inliers(keypoints, others, pairs, trial, tolerances, found)
+        if n_found <= n_inliers:
+            break
+        n_inliers = n_found
+        inliers[:n_inliers] = found[:n_inliers]
+        best[:] = trial
+    return n_inliers
 
 
 @kernel
@@ -234,13 +320,14 @@ def find_transform(
     pairs: Array,
     dof: int,
     tolerances: tuple[float, float],
+    locally: bool,
     best: Array,
     inliers: Array,
 ) -> int:
     """Fill the transformation and the numbers of its inliers for ``verify_pairs``; return how many inliers there are.
 
     Every pair is a hypothesis (fast object retrieval, Philbin et al. 2007). The best one is refitted to its inliers by
-    least squares, as long as this adds inliers.
+    least squares; with ``locally`` every hypothesis that is the best so far is, too (LO-RANSAC, Chum et al. 2003).
     """
     trial = np.empty((2, 3))
     found = np.empty(pairs.shape[0], np.int32)
@@ -264,18 +351,28 @@ def find_transform(
             n_best = n_found
             inliers[:n_best] = found[:n_best]
             best[:] = trial
+            if locally:
+                n_best = refit(keypoints, others, pairs, tolerances, best, inliers, n_best, trial, found)
             missing = 1 - n_best / pairs.shape[0]
             n_trials = math.log(MISSED) / math.log(missing) if missing > 0 else 0.0
-    for _ in range(REFITS):
-        if n_best < 3 or not fit_affine(keypoints, others, pairs[inliers[:n_best]], trial):
-            break
-        n_found = find_inliers(keypoints, others, pairs, trial, tolerances, found)
-        if n_found <= n_best:
-            break
-        n_best = n_found
-        inliers[:n_best] = found[:n_best]
-        best[:] = trial
-    return n_best
+    return refit(keypoints, others, pairs, tolerances, best, inliers, n_best, trial, found)
+
+
+@kernel
+def weigh_inliers(
+    keypoints: Array, others: Array, pairs: Array, words: Array, idf: Array, transform: Array, dof: int
+) -> float:
+    """Sum over inliers of idf times the consistency of scales, exp(-d² / 2) for scales that differ by 2^d."""
+    determinant = abs(transform[0, 0] * transform[1, 1] - transform[0, 1] * transform[1, 0])
+    trial = np.empty((2, 3))
+    total = 0.0
+    for pair in range(pairs.shape[0]):
+        i, j = pairs[pair, 0], pairs[pair, 1]
+        transform_between(keypoints[i], others[j], dof, trial)
+        own = abs(trial[0, 0] * trial[1, 1] - trial[0, 1] * trial[1, 0])
+        octaves = math.log2(own / determinant) / 2
+        total += idf[words[i]] * math.exp(-octaves * octaves / 2)
+    return total
 
 
 @kernel
@@ -318,21 +415,24 @@ def verify_images(
     starts: Array,
     all_words: Array,
     all_keypoints: Array,
+    idf: Array,
     images: Array,
     dof: int,
     tolerance: float,
+    locally: bool,
     n_pairs: Array,
     n_inliers: Array,
     n_places: Array,
+    weights: Array,
+    transforms: Array,
     first: int,
     last: int,
 ) -> None:
     """Count matched regions, inliers and their distinct places, for a query and the images ``images[first:last]``.
 
-    Image i has the regions ``starts[i] <= region < starts[i + 1]``. ``tolerance`` is a fraction of the ``reach`` of
-    each picture's keypoints.
+    Fills ``transforms`` and the ``weights`` of the inliers, too. Image i has the regions
+    ``starts[i] <= region < starts[i + 1]``. ``tolerance`` is a fraction of the ``reach`` of each picture's keypoints.
     """
-    transform = np.empty((2, 3))
     pairs = np.empty((MOST_PAIRS, 2), np.int32)
     inliers = np.empty(MOST_PAIRS, np.int32)
     own = tolerance * reach(keypoints)
@@ -341,6 +441,9 @@ def verify_images(
         others = all_keypoints[begin:end]
         matched = pairs[: fill_pairs(words, all_words[begin:end], pairs)]
         tolerances = (own, tolerance * reach(others))
-        n_found = find_transform(keypoints, others, matched, dof, tolerances, transform, inliers)
+        transform = transforms[place]
+        n_found = find_transform(keypoints, others, matched, dof, tolerances, locally, transform, inliers)
+        agreed = matched[inliers[:n_found]]
         n_pairs[place], n_inliers[place] = matched.shape[0], n_found
-        n_places[place] = count_places(keypoints, others, matched[inliers[:n_found]], tolerances)
+        n_places[place] = count_places(keypoints, others, agreed, tolerances)
+        weights[place] = weigh_inliers(keypoints, others, agreed, words, idf, transform, dof)

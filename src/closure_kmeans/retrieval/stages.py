@@ -32,7 +32,7 @@ from closure_kmeans.tensors import read_tensors, write_tensors
 from closure_kmeans.warmup import compile_learning
 
 # Part of every key; incremented when the same settings give other features, words or scores than before.
-RESULTS_VERSION = 1
+RESULTS_VERSION = 2
 # Hexadecimal digits of a key; 64 bits make collisions negligible.
 KEY_DIGITS = 16
 # Mean number of images per features file: about a second of work for small images.
@@ -67,7 +67,7 @@ class Learned(NamedTuple):
 
 
 def _save_learned(path: Path, learned: Learned) -> None:
-    arrays, facts = pack_vocabulary(learned.vocabulary)
+    arrays, facts = pack_vocabulary(learned.vocabulary, training=True)
     write_tensors(path, VOCABULARY, arrays, facts | {"seconds": learned.seconds})
 
 

@@ -35,11 +35,13 @@ class Places(NamedTuple):
     words: NDArray[np.int32]  # (m,) ascending in each image
     keypoints: NDArray[np.float32]  # (m, 4) x, y, diameter, angle; or (m, 5) x, y, a, b, c of ellipses
     offsets: NDArray[np.int64]  # (N + 1,) image i holds rows offsets[i]:offsets[i + 1]
+    signatures: NDArray[np.uint64] | None = None  # (m,) of the Hamming embedding
 
     def of(self, image: int) -> Places:
         """Places of one image."""
         own = slice(self.offsets[image], self.offsets[image + 1])
-        return place(self.words[own], self.keypoints[own])
+        signatures = None if self.signatures is None else self.signatures[own]
+        return place(self.words[own], self.keypoints[own], signatures=signatures)
 
 
 class Alignment(NamedTuple):
@@ -55,6 +57,12 @@ class Matches(NamedTuple):
     pairs: NDArray[np.int64]  # (n,) pairs of regions that have the same word
     inliers: NDArray[np.int64]  # (n,) inliers
     places: NDArray[np.int64]  # (n,) inliers farther from each other than the tolerance
+    weights: NDArray[np.float64] = np.empty(0)  # (n,) idf times the consistency of scales, summed over the inliers
+    transforms: NDArray[np.float64] = np.empty((0, 2, 3))  # (n, 2, 3) affine transformations of the query
+
+    def strengths(self, settings: Verification) -> NDArray[Any]:
+        """Values that images are ranked by: their inliers, or the weights of these."""
+        return self.weights if settings.weighted else self.inliers
 
 
 class Verification(NamedTuple):
@@ -63,9 +71,15 @@ class Verification(NamedTuple):
     dof: int | None = None  # degrees of freedom of a hypothesis; None for 4 with circles and 5 with ellipses
     tolerance: float = 0.04  # largest transfer error, relative to the longer side of the keypoints' bounding box
     verifier: str = "matches"
+    weighted: bool = True  # rank by weighted inliers, and refit every best hypothesis and not only the last
 
 
-def place(words: ArrayLike, keypoints: ArrayLike, offsets: ArrayLike | None = None) -> Places:
+def place(
+    words: ArrayLike,
+    keypoints: ArrayLike,
+    offsets: ArrayLike | None = None,
+    signatures: NDArray[np.uint64] | None = None,
+) -> Places:
     """Sort the regions of each image by word; without ``offsets`` there is one image.
 
     >>> place([5, 2], [[0, 0, 9, 0], [4, 4, 9, 0]]).words.tolist()
@@ -80,7 +94,7 @@ def place(words: ArrayLike, keypoints: ArrayLike, offsets: ArrayLike | None = No
         )
     image = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     order = np.lexsort((named, image))
-    return Places(named[order], where[order], ends)
+    return Places(named[order], where[order], ends, None if signatures is None else signatures[order])
 
 
 def join_places(places: Places, added: Places) -> Places:
@@ -96,6 +110,7 @@ def join_places(places: Places, added: Places) -> Places:
         np.concatenate([places.words, added.words]),
         np.concatenate([places.keypoints, added.keypoints]),
         np.concatenate([places.offsets, added.offsets[1:] + places.offsets[-1]]),
+        None if added.signatures is None else np.concatenate([places.signatures, added.signatures]),
     )
 
 
@@ -104,7 +119,8 @@ def select_places(places: Places, images: NDArray[np.int64]) -> Places:
     sizes = np.diff(places.offsets)
     rows = np.repeat(np.isin(np.arange(len(sizes)), images), sizes)
     offsets = np.append(0, np.cumsum(sizes[images]))
-    return Places(places.words[rows], places.keypoints[rows], offsets)
+    signatures = None if places.signatures is None else places.signatures[rows]
+    return Places(places.words[rows], places.keypoints[rows], offsets, signatures)
 
 
 def check_verification(settings: Verification, query: Places, others: Places) -> int:
@@ -145,7 +161,7 @@ def align(query: Places, other: Places, settings: Verification = Verification())
     tolerances = _tolerances(query, other, settings)
     if settings.verifier == "opencv":
         return _align_by_opencv(query.keypoints, other.keypoints, pairs, tolerances)
-    pairs = kernels.verify_pairs(query.keypoints, other.keypoints, pairs, dof, tolerances, transform)
+    pairs = kernels.verify_pairs(query.keypoints, other.keypoints, pairs, dof, tolerances, settings.weighted, transform)
     return Alignment(transform, pairs)
 
 
@@ -175,8 +191,11 @@ def match_images(
     images: NDArray[np.int64],
     settings: Verification = Verification(),  # noqa: B008
     n_threads: int | None = None,
+    idf: NDArray[np.float32] | None = None,
 ) -> Matches:
     """Match a query with images: numbers of matched regions, of inliers and of distinct places.
+
+    ``idf`` are the weights of the words, by default 1.
 
     >>> corners = [[0, 0, 4, 0], [10, 0, 4, 0], [0, 10, 4, 0], [10, 10, 4, 0]]
     >>> query = place([0, 1, 2, 3], corners)
@@ -185,21 +204,27 @@ def match_images(
     [4, 0]
     """
     dof = check_verification(settings, query, places)
-    matches = Matches(*np.zeros((3, len(images)), np.int64))
+    n = len(images)
+    pairs, inliers, distinct = np.zeros((3, n), np.int64)
+    matches = Matches(pairs, inliers, distinct, np.zeros(n), np.full((n, 2, 3), np.nan))
+    idf = np.ones(1 + max(query.words.max(initial=-1), 0), np.float32) if idf is None else idf
     if settings.verifier == "opencv":
         for i, image in enumerate(images):
             other = places.of(image)
-            inliers = align(query, other, settings).pairs
+            matches.transforms[i], agreed = align(query, other, settings)
             matches.pairs[i] = len(kernels.match_words(query.words, other.words))
-            matches.inliers[i] = len(inliers)
+            matches.weights[i] = kernels.weigh_inliers(
+                query.keypoints, other.keypoints, agreed, query.words, idf, matches.transforms[i], dof
+            )
+            matches.inliers[i] = len(agreed)
             tolerances = _tolerances(query, other, settings)
-            matches.places[i] = kernels.count_places(query.keypoints, other.keypoints, inliers, tolerances)
+            matches.places[i] = kernels.count_places(query.keypoints, other.keypoints, agreed, tolerances)
         return matches
     verify = partial(
         kernels.verify_images,
-        *(query.words, query.keypoints, places.offsets, places.words, places.keypoints),
-        *(np.ascontiguousarray(images, np.int64), dof, float(settings.tolerance)),
-        *(matches.pairs, matches.inliers, matches.places),
+        *(query.words, query.keypoints, places.offsets, places.words, places.keypoints, idf),
+        *(np.ascontiguousarray(images, np.int64), dof, float(settings.tolerance), settings.weighted),
+        *matches,
     )
     with Threads(count_threads(n_threads)) as threads:
         threads.for_each_block(verify, len(images))
@@ -225,16 +250,17 @@ def beyond_chance(matches: Matches, tolerance: float) -> NDArray[np.bool_]:
     return found
 
 
-def rerank(ranking: Ranking, inliers: NDArray[np.int64], verified: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Order that puts verified images first, by inliers and then by score; the others keep their order.
+def rerank(ranking: Ranking, inliers: NDArray[Any], verified: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Order that puts verified images first, by inliers (or their weights) and then by score.
 
-    ``inliers`` and ``verified`` belong to the first images of the ranking, which were verified.
+    The others keep their order. ``inliers`` and ``verified`` belong to the first images of the ranking, which were
+    verified.
 
     >>> ranking = Ranking(np.array([8, 3, 5]), np.array([0.5, 0.4, 0.3]))
     >>> order = rerank(ranking, np.array([4, 12]), np.array([False, True]))
     >>> ranking.images[order].tolist()
     [3, 8, 5]
     """
-    counted = np.zeros(len(ranking.images), np.int64)
+    counted = np.zeros(len(ranking.images))
     counted[: len(inliers)] = np.where(verified, inliers, 0)
     return np.argsort(-counted, kind="stable")

@@ -19,11 +19,14 @@ from closure_kmeans.base import BaseKMeans
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.checkpoint import Resume
 from closure_kmeans.files import reading
+from closure_kmeans.points import check_uncut, map_of
+from closure_kmeans.retrieval.embedding import origins, sign
 from closure_kmeans.storage import pack_model, unpack_model
+from closure_kmeans.stores.layout import forget, on_disk
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 # Kind of the file, and the settings stored beside the model.
-VOCABULARY, SETTINGS = "vocabulary", ("root", "levels", "n_nearest")
+VOCABULARY, SETTINGS = "vocabulary", ("root", "levels", "n_nearest", "embedding")
 MODEL_PREFIX = "model."
 # Scale of RootSIFT in bytes: values up to 0.5 are represented, larger ones hardly occur.
 ROOT_SCALE = 512
@@ -80,6 +83,8 @@ class Vocabulary:
         Number of last levels of a hierarchical model that give words: a region has one word per level.
     n_nearest : int, default=1
         Words per region; with more than one, weighted by distance (soft assignment).
+    embedding : bool, default=False
+        Whether regions have signatures (Hamming embedding), too; a region then has one word.
 
     Examples
     --------
@@ -89,14 +94,18 @@ class Vocabulary:
     (3, 1)
     """
 
-    def __init__(self, model: BaseKMeans, *, root: bool = True, levels: int = 1, n_nearest: int = 1) -> None:
+    def __init__(
+        self, model: BaseKMeans, *, root: bool = True, levels: int = 1, n_nearest: int = 1, embedding: bool = False
+    ) -> None:
         check.boolean("root", root)
         check_levels(levels, len(model.levels_) if isinstance(model, HierarchicalKMeans) else 1)
         check_nearest(n_nearest, len(model.cluster_centers_))
+        check_embedding(embedding, levels, n_nearest)
         self.model = model
         self.root = root
         self.levels = levels
         self.n_nearest = n_nearest
+        self.embedding = embedding
 
     @property
     def n_words(self) -> int:
@@ -121,10 +130,39 @@ class Vocabulary:
         with tqdm(total=len(rows), desc="words", unit_scale=True, leave=False, disable=not verbose) as bar:
             for first in range(0, len(rows), at_once):
                 block = rows[first : first + at_once]
-                parts.append(self._assign(root_bytes(block) if self.root else block, n_nearest))
+                parts.append(self._assign(self._compared(block), n_nearest))
                 bar.update(len(block))
         weights = [part.weights for part in parts if part.weights is not None]
         return Words(np.concatenate([part.words for part in parts]), np.concatenate(weights) if weights else None)
+
+    def words_of_fit(self, descriptors: NDArray[Any], *, verbose: int = 0) -> Words:
+        """Words of the descriptors that the vocabulary was learned from: the labels of cluster closures, unsearched.
+
+        Nearly all of these are the nearest word. `assign` searches where other methods learned the words, from a sample
+        or in another process, and where a region has several words. The other arguments are its own.
+        """
+        labels = getattr(self.model, "labels_", ())
+        if self.n_nearest > 1 or len(labels) != len(descriptors) or not isinstance(self.model, ClosureKMeans):
+            return self.assign(descriptors, verbose=verbose)
+        return Words(np.asarray(labels)[:, np.newaxis], None)
+
+    def signatures(self, descriptors: NDArray[Any], words: Words) -> NDArray[np.uint64] | None:
+        """Signatures of descriptors whose words are known; None without ``embedding``, or of several words each."""
+        if not self.embedding or words.words.shape[1] > 1:
+            return None
+        nearest = words.words[:, 0]
+        found = np.empty(len(nearest), np.uint64)
+        for first in range(0, len(nearest), ROWS_PER_ROOT):
+            block = slice(first, first + ROWS_PER_ROOT)
+            own, place = np.unique(nearest[block], return_inverse=True)
+            centers = origins(self.model.cluster_centers_, self.model.cluster_sizes_, own)
+            found[block] = sign(self._compared(descriptors[block]), place, centers)
+            forget(descriptors)
+        return found
+
+    def _compared(self, descriptors: NDArray[Any]) -> NDArray[Any]:
+        """Descriptors as they are compared: RootSIFT, or as they are."""
+        return root_bytes(descriptors) if self.root else descriptors
 
     def _assign(self, rows: NDArray[Any], n_nearest: int) -> Words:
         if n_nearest == 1:
@@ -143,6 +181,15 @@ class Vocabulary:
             n_below += len(level.centers)
             columns.append((nodes + n_below).astype(np.int32))  # leaves are numbered first, as with one level
         return np.hstack(columns)
+
+
+def check_embedding(embedding: bool, levels: int, n_nearest: int) -> None:
+    """Check that regions with signatures have one word."""
+    check.boolean("embedding", embedding)
+    if embedding and (levels > 1 or n_nearest > 1):
+        raise ValueError(
+            f"embedding needs one word of each region, levels=1 and n_nearest=1, got {levels} and {n_nearest}"
+        )
 
 
 def check_levels(levels: int, depth: int) -> None:
@@ -178,6 +225,7 @@ def learn_vocabulary(
     root: bool = True,
     sample: int | None = None,
     levels: int = 1,
+    embedding: bool = False,
     random_state: int | None = None,
     resume: Resume = False,
     **settings: Any,
@@ -200,6 +248,8 @@ def learn_vocabulary(
         Largest number of descriptors to learn from, drawn at random; by default all.
     levels : int, default=1
         Scoring levels of hierarchical k-means.
+    embedding : bool, default=False
+        Whether regions have signatures, too: see `Vocabulary`.
     random_state : int, optional
         Seed.
     resume : bool or "anyway", default=False
@@ -217,6 +267,7 @@ def learn_vocabulary(
     check.choice("method", method, tuple(METHODS))
     check.integer("n_words", n_words, 2)
     check_levels(levels, tree_shape(n_words)[1] if method == "hkm" else 1)
+    check_embedding(embedding, levels, 1)
     rows = np.asarray(descriptors)
     if sample is not None:
         check.integer("sample", sample, 1)
@@ -225,8 +276,8 @@ def learn_vocabulary(
             rows = rows[np.sort(rng.choice(len(rows), sample, replace=False))]
     check_n_words(n_words, len(rows))
     model = METHODS[method](n_words, random_state=random_state, **settings)
-    model.fit(root_bytes(rows) if root else rows, **({"resume": resume} if resume else {}))
-    return Vocabulary(model, root=root, levels=levels)
+    model.fit(_root_all(rows) if root else rows, **({"resume": resume} if resume else {}))
+    return Vocabulary(model, root=root, levels=levels, embedding=embedding)
 
 
 def root_bytes(descriptors: ArrayLike) -> NDArray[np.uint8]:
@@ -242,6 +293,20 @@ def root_bytes(descriptors: ArrayLike) -> NDArray[np.uint8]:
     for first in range(0, len(rows), ROWS_PER_ROOT):
         block = slice(first, first + ROWS_PER_ROOT)
         rooted[block] = np.minimum(np.rint(root_sift(rows[block]) * ROOT_SCALE), 255)
+    return rooted
+
+
+def _root_all(descriptors: NDArray[Any]) -> NDArray[np.uint8]:
+    """RootSIFT of all descriptors; of a memory map in a temporary file, so that memory holds a block of each."""
+    if map_of(descriptors) is None:
+        return root_bytes(descriptors)
+    rooted = on_disk(descriptors.shape, np.uint8)
+    for first in range(0, len(rooted), ROWS_PER_ROOT):
+        block = slice(first, first + ROWS_PER_ROOT)
+        check_uncut(descriptors)
+        rooted[block] = root_bytes(descriptors[block])
+        forget(descriptors)
+        forget(rooted)
     return rooted
 
 
@@ -267,9 +332,9 @@ def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
         return unpack_vocabulary(path, *read_tensors(path, VOCABULARY))
 
 
-def pack_vocabulary(vocabulary: Vocabulary) -> tuple[Arrays, dict[str, Any]]:
-    """Arrays and metadata of a vocabulary, for a file."""
-    arrays, facts = pack_model(vocabulary.model)
+def pack_vocabulary(vocabulary: Vocabulary, *, training: bool = False) -> tuple[Arrays, dict[str, Any]]:
+    """Arrays and metadata of a vocabulary, for a file; ``training``: the labels and the history of the fit, too."""
+    arrays, facts = pack_model(vocabulary.model, training=training)
     arrays = {MODEL_PREFIX + name: array for name, array in arrays.items()}
     return arrays, {"model": facts} | {name: getattr(vocabulary, name) for name in SETTINGS}
 
@@ -278,4 +343,4 @@ def unpack_vocabulary(path: Path, arrays: Arrays, facts: dict[str, Any]) -> Voca
     """Vocabulary from the arrays and metadata of a file."""
     own = {name.removeprefix(MODEL_PREFIX): array for name, array in arrays.items() if name.startswith(MODEL_PREFIX)}
     model = unpack_model(path, own, facts["model"])
-    return Vocabulary(model, **{name: facts[name] for name in SETTINGS})
+    return Vocabulary(model, **{name: facts[name] for name in SETTINGS if name in facts})  # older files lack some

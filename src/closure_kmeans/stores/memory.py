@@ -29,12 +29,14 @@ from closure_kmeans.points import (
     check_values,
     check_weights,
     empty_rows,
+    map_of,
     mean_of,
     precision,
     rows_per_block,
     shifted,
 )
 from closure_kmeans.stores import Assigned, CenterBuffers, Rule, Store, assign_by_closures, extrapolate
+from closure_kmeans.stores.layout import forget
 from closure_kmeans.trees import DATA_SAMPLE, RandomPartition, grow_leaves, grow_partition, principal_axes, unite_leaves
 
 LocalState: TypeAlias = Clustering[NDArray[np.int32]]
@@ -103,7 +105,8 @@ class MemoryStore(LocalStore[RandomPartition]):
         points = points._replace(spherical=spherical)
         super().__init__(points, self.tree.members, n_clusters, look_back=look_back, rng=rng, threads=threads)
         check_uncut(X)
-        self.sample = X[:: -(-len(X) // SAMPLE_ROWS)].copy()  # X is not read again
+        self.sample = X[:: -(-len(X) // SAMPLE_ROWS)].copy()
+        forget(X)  # it is not read again
 
     def tree_labels(self) -> NDArray[np.int32]:
         """The leaves of the first tree as clusters (section 4.3)."""
@@ -201,6 +204,7 @@ def measure_points(
         norms[first:last] = np.einsum("ij,ij->i", block, block)
         if axes is not None:
             np.dot(block, axes, out=coordinates[first:last])
+        forget(X)
         fits = may_be_bytes and are_bytes(X[first:last])
         if fits:
             in_bytes[first:last] = X[first:last]
@@ -214,12 +218,19 @@ def measure_points(
 
 
 def reorder(rows: NDArray[Any], order: NDArray[np.int32], threads: Threads) -> NDArray[Any]:
-    """The rows in a given order, as a new array."""
+    """The rows in a given order, as a new array; those of a memory map are read once, block by block."""
     result = empty_rows(rows.shape, rows.dtype)
+    mapped = map_of(rows) is not None
+    places = np.empty_like(order) if mapped else order
+    if mapped:
+        places[order] = np.arange(len(order), dtype=order.dtype)
 
     def copy(first: int, last: int) -> None:
         check_uncut(rows)
-        if rows.flags.c_contiguous:  # it would copy them all otherwise
+        if mapped:
+            result[places[first:last]] = rows[first:last]
+            forget(rows)
+        elif rows.flags.c_contiguous:  # it would copy them all otherwise
             np.take(rows, order[first:last], axis=0, out=result[first:last], mode="clip")
         else:
             result[first:last] = rows[order[first:last]]
