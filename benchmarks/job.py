@@ -78,7 +78,7 @@ def run_job(job: Job) -> Row:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return about(job) | {"failed": f"stopped after {job.timeout:g} s"}
+            return about(job) | {"failed": f"not done after {job.timeout:g} s"}
         if path.exists():
             return json.loads(path.read_text())
         last_line = (process.stderr.strip().splitlines() or [f"ended with {process.returncode}"])[-1]

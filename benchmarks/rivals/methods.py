@@ -283,6 +283,38 @@ def refined_superkmeans(n_refinements: int) -> Method:
 SUPERKMEANS_ALL: dict[str, Any] = {"sampling_fraction": 1.0, "max_points_per_cluster": NO_SAMPLING}
 
 
+# -- lance -----------------------------------------------------------------------------------------------------------
+
+
+def run_lance(task: Task) -> Outcome:
+    """A point a run: no times on the way. Takes no seed, so that every run has another start."""
+    from lance.util import KMeans
+
+    model = KMeans(task.n_clusters, **task.parameters)
+    began = perf_counter()
+    model.fit(task.X)
+    seconds = perf_counter() - began
+    return Outcome(seconds, model.centroids.to_numpy_ndarray())
+
+
+# -- clostera --------------------------------------------------------------------------------------------------------
+
+CLOSTERA_ITERATIONS = 20  # its default; the same number trains its quantizer
+
+
+def run_clostera(task: Task, *, most_iterations: int = CLOSTERA_ITERATIONS, **settings: Any) -> Outcome:
+    """A point a run: it keeps the objective of each iteration, and no times."""
+    from clostera import Clusterer
+
+    iterations = min(most_iterations, task.iterations)
+    settings = {"metric": "l2", "iterations": iterations, "seed": task.seed} | settings | task.parameters
+    model = Clusterer(k=task.n_clusters, **settings)
+    began = perf_counter()
+    model.fit(task.X)
+    seconds = perf_counter() - began
+    return Outcome(seconds, np.asarray(model.dense_centers_), notes={"algorithm": model.algorithm_})
+
+
 # -- scikit-learn ----------------------------------------------------------------------------------------------------
 
 
@@ -313,6 +345,26 @@ def run_sklearn_lloyd(task: Task, algorithm: str = "lloyd") -> Outcome:
     steps = [(moment - began, float(found[1])) for moment, line in lines.stamped if (found := INERTIA.match(line))]
     curve = lloyd_curve([moment for moment, _ in steps], [inertia / len(task.X) for _, inertia in steps])
     return Outcome(seconds, model.cluster_centers_, curve, labels=model.labels_)
+
+
+def run_sklearnex_lloyd(task: Task) -> Outcome:
+    """The same by oneDAL, which prints nothing: a point a run."""
+    from sklearnex.cluster import KMeans
+
+    model = KMeans(
+        task.n_clusters,
+        init="random",
+        n_init=1,
+        algorithm="lloyd",
+        max_iter=task.iterations,
+        tol=0,
+        random_state=task.seed,
+        n_jobs=task.threads,
+        **task.parameters,
+    )
+    began = perf_counter()
+    model.fit(task.X)
+    return Outcome(perf_counter() - began, model.cluster_centers_, labels=model.labels_)
 
 
 def bounds_too_large(shape: Shape) -> str | None:
@@ -441,8 +493,18 @@ METHODS = {
     "superkmeans-flat": Method(
         "superkmeans, flat, all rows", partial(run_superkmeans, **SUPERKMEANS_ALL, hierarchical=False), iterates=True
     ),
+    "lance": Method("lance.util.KMeans, its defaults", run_lance),
+    "clostera": Method("clostera, its defaults", run_clostera),
+    "clostera-exact": Method(
+        "clostera, exact, random start, all rows",
+        partial(run_clostera, algorithm="clostera-dense-exact-random"),
+        iterates=True,
+    ),
     "mlpack-kd": Method("mlpack, k-d tree of the rows (Pelleg and Moore)", run_mlpack, iterates=True),
     "sklearn-lloyd": Method("scikit-learn KMeans, random start", run_sklearn_lloyd, iterates=True),
+    "sklearnex-lloyd": Method(
+        "scikit-learn-intelex KMeans, random start (exact Lloyd)", run_sklearnex_lloyd, iterates=True
+    ),
     "sklearn-elkan": Method(
         "scikit-learn KMeans, Elkan's bounds, random start",
         partial(run_sklearn_lloyd, algorithm="elkan"),

@@ -214,10 +214,25 @@ def remarks(rows: list[Row], groups: dict[str, list[Row]]) -> Iterator[str]:
         if row["clusters_used"] < row["n_clusters"] and not row["score_error"]:
             n_idle = row["n_clusters"] - row["clusters_used"]
             yield f"{METHODS[method].title}: {n_idle:,} centres are nearest to no row."
-    for row in rows:
-        for kind in ("left_out", "failed"):
-            if kind in row and row["repeat"] == 0 and row["method"] not in groups:
-                yield f"{METHODS[row['method']].title}: {kind.replace('_', ' ')}, {row[kind]}."
+    yield from other_sessions(groups)
+    without_result = {row["method"]: row for row in rows if row["method"] not in groups}
+    for method, row in without_result.items():
+        kind = "failed" if "failed" in row else "left_out"
+        yield f"{METHODS[method].title}: {kind.replace('_', ' ')}, {row[kind]}."
+
+
+def other_sessions(groups: dict[str, list[Row]]) -> Iterator[str]:
+    """Methods that were added in a repeat of their own, compared with ours of that repeat."""
+    first = {row["repeat"] for row in groups.get(OURS, [])[:1]}
+    for repeat in sorted({row["repeat"] for row in groups.get(OURS, [])} - first):
+        added = [method for method, group in groups.items() if {row["repeat"] for row in group} == {repeat}]
+        if added:
+            ours = next(row for row in groups[OURS] if row["repeat"] == repeat)
+            yield (
+                f"Measured in another session, {ours['measured'][:10]} at commit {ours['versions']['commit']}, and "
+                f"compared with ours of that session ({ours['seconds']:,.3g} s, {ours['distortion']:,.6g}): "
+                f"{'; '.join(METHODS[method].title for method in added)}."
+            )
 
 
 def verdict(claim: Claim, groups: dict[str, list[Row]]) -> str | None:
@@ -248,6 +263,9 @@ RIVAL_COLORS = {
     "faiss": "#1d4ed8",
     "superkmeans": "#0f766e",
     "sklearn": "#7e22ce",
+    "sklearnex": "#a855f7",
+    "lance": "#0369a1",
+    "clostera": "#be123c",
     "baseline": "#64748b",
     "mlpack": "#a16207",
 }

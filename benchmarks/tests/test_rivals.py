@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.job import Job, estimated_seconds, identity, judge, perform
+from benchmarks.job import Job, estimated_seconds, identity, judge, perform, run_job
 from benchmarks.results import run_missing
 from benchmarks.rivals.experiments import EXPERIMENTS, GROUPS, Experiment
-from benchmarks.rivals.methods import METHODS, Outcome, closures, paper_closures
-from benchmarks.rivals.report import behind, compare, table_line, time_to_reach, value_at, write_report
+from benchmarks.rivals.methods import METHODS, Outcome, Task, closures, paper_closures
+from benchmarks.rivals.report import behind, compare, format_report, table_line, time_to_reach, value_at, write_report
 from benchmarks.rivals.summary import write_summary
 from benchmarks.steps import VARIATIONS
 from closure_kmeans import PAPER, Method
@@ -102,6 +102,60 @@ def test_smaller_experiments_keep_the_rows_of_a_cluster(name):
         assert smaller.reduced == (smaller.n_rows < experiment.n_rows)
     assert set(experiment.methods) <= set(METHODS)
     assert len(set(experiment.methods)) == len(experiment.methods)
+
+
+@pytest.mark.parametrize(
+    ("method", "package"),
+    [("lance", "lance"), ("clostera", "clostera"), ("clostera-exact", "clostera"), ("sklearnex-lloyd", "sklearnex")],
+)
+def test_adapters_of_optional_libraries_find_the_clusters(method, package):
+    pytest.importorskip(package)
+    rng = np.random.default_rng(0)
+    middles = 100 * rng.normal(size=(4, 16))
+    X = (middles[rng.integers(4, size=400)] + rng.normal(size=(400, 16))).astype(np.float32)
+    outcome = METHODS[method].run(Task(X, 8, 2, 1, 10))  # more clusters than blobs: none is missed by a random start
+    assert outcome.centers.shape == (8, 16)
+    assert outcome.seconds > 0
+    distances = np.square(X[:, np.newaxis] - outcome.centers).sum(axis=2).min(axis=1)
+    assert np.median(distances) < 50
+
+
+ABOUT = {
+    "memory_beyond_input": 0,
+    "data_title": "rows",
+    "n_clusters": 3,
+    "threads": 1,
+    "clusters_used": 3,
+    "score_error": 0,
+    "machine": {"cpu": "a", "cores": 1, "memory_gb": 1},
+    "versions": {"commit": "abc"},
+    "history": [{}],
+    "labels_distortion": 1.0,
+    "warm_up_seconds": 0.0,
+    "shape": [9, 2, 3],
+    "measured": "2026-01-02 03:04:05",
+}
+
+
+def test_a_method_that_is_too_slow_is_stopped_and_named():
+    experiment = Experiment("small", "gaussian", 1000, 10, ("ours", "faiss"), limits={"faiss": 0.01})
+    assert experiment.job("ours", 0, 1, None, None).timeout is None
+    slow = run_job(experiment.job("faiss", 0, 1, None, None))
+    assert slow["failed"] == "not done after 0.01 s"
+    report = format_report("small", [ABOUT | OURS | {"method": "ours"}, slow])
+    assert "- faiss.Kmeans, all rows (exact Lloyd): failed, not done after 0.01 s." in report
+
+
+def test_methods_of_another_session_are_compared_with_ours_of_that_session():
+    slower = row([(2, 50.0), (8, 20.0)], 8, repeat=1)
+    runs = [OURS | {"method": "ours"}, RIVAL | {"method": "faiss"}]
+    runs += [slower | {"method": "ours"}, row([(4, 40.0)], 4, repeat=1) | {"method": "lance"}]
+    text = format_report("small", [ABOUT | run for run in runs])
+    (session,) = [line for line in text.splitlines() if "another session" in line]
+    assert session.startswith("- Measured in another session, 2026-01-02 at commit abc, and compared with ours of that")
+    assert session.endswith("(8 s, 20): lance.util.KMeans, its defaults.")
+    (line,) = [line for line in text.splitlines() if line.startswith("| lance")]
+    assert "| 8.00 s | 0.5 |" in line  # not the 2 s of the first session
 
 
 def test_an_experiment_from_end_to_end(tmp_path, monkeypatch):
