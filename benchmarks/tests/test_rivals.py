@@ -120,6 +120,31 @@ def test_adapters_of_optional_libraries_find_the_clusters(method, package):
     assert np.median(distances) < 50
 
 
+@pytest.mark.parametrize("method", ["ours", "faiss", "superkmeans", "lance", "clostera-exact"])
+def test_clusters_by_cosine_are_those_of_directions(method):
+    package = method.split("-")[0]
+    pytest.importorskip("closure_kmeans" if package == "ours" else package)
+    rng = np.random.default_rng(0)
+    angles = rng.uniform(0, 2 * np.pi, 32)[rng.integers(32, size=2000)] + 0.01 * rng.normal(size=2000)
+    X = np.zeros((2000, 32), np.float32)
+    X[:, 0], X[:, 1] = np.cos(angles), np.sin(angles)
+    outcome = METHODS[method].run(Task(X, 64, 2, 1, 10, metric="cosine"))
+    judged = judge(X, outcome, Job(method, "own", len(X), 64, 1, metric="cosine"))
+    directions = outcome.centers / np.linalg.norm(outcome.centers, axis=1, keepdims=True)
+    assert judged["distortion"] == pytest.approx((2 - 2 * (X @ directions.T).max(axis=1)).mean(), abs=1e-6)
+    assert judged["distortion"] < 0.01
+    values = [value for _, value in judged["curve"]]
+    assert all(judged["distortion"] - 1e-5 < value < 0.1 for value in values)
+    assert (len(values) > 1) == (method in ("ours", "faiss"))
+
+
+def test_experiments_by_cosine_say_so():
+    euclidean, cosine = (EXPERIMENTS[name].job("ours", 0, 2, None, None) for name in ("tiny", "tiny-cosine"))
+    assert (euclidean.metric, cosine.metric) == ("euclidean", "cosine")
+    assert cosine.as_row()["data_title"] == euclidean.as_row()["data_title"] + ", by cosine"
+    assert identity(euclidean.as_row()) != identity(cosine.as_row())
+
+
 ABOUT = {
     "memory_beyond_input": 0,
     "data_title": "rows",
@@ -154,8 +179,9 @@ def test_methods_of_another_session_are_compared_with_ours_of_that_session():
     (session,) = [line for line in text.splitlines() if "another session" in line]
     assert session.startswith("- Measured in another session, 2026-01-02 at commit abc, and compared with ours of that")
     assert session.endswith("(8 s, 20): lance.util.KMeans, its defaults.")
-    (line,) = [line for line in text.splitlines() if line.startswith("| lance")]
-    assert "| 8.00 s | 0.5 |" in line  # not the 2 s of the first session
+    lines = {line.split(" | ")[0]: line for line in text.splitlines()}
+    assert "| 8.00 s | 0.5 |" in lines["| lance.util.KMeans, its defaults"]  # not the 2 s of the first session
+    assert lines["| closure-kmeans"].startswith("| closure-kmeans | 4 | 20 |")  # of the first session only
 
 
 def test_an_experiment_from_end_to_end(tmp_path, monkeypatch):
