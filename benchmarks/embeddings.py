@@ -143,8 +143,8 @@ def main() -> None:
     parser.add_argument("--encoder", choices=[*ENCODERS, PICTURES], action="append", help="default: those of texts")
     parser.add_argument("--wordnet", type=Path, default=Path("/usr/share/wordnet"), metavar="FOLDER")
     parser.add_argument("--gcide", type=Path, default=Path("/usr/share/dictd/gcide.dict.dz"), metavar="FILE")
-    parser.add_argument("--rows", type=int, default=300_000, help="rows of sentences, at most; default: 300,000")
-    parser.add_argument("--token-rows", type=int, default=1_000_000, help="rows of tokens; default: 1,000,000")
+    parser.add_argument("--rows", type=int, default=300_000, help="rows of a file, at most; default: 300,000")
+    parser.add_argument("--token-rows", type=int, default=1_000_000, help="rows of tokens, at most; default: 1,000,000")
     add_data_option(parser)
     arguments = parser.parse_args()
     names = arguments.encoder or list(ENCODERS)
@@ -153,7 +153,7 @@ def main() -> None:
     for name in names:
         path = arguments.folder / f"{name}.npy"
         if name == PICTURES:
-            keep(gist(tiny32(arguments.data), verbose=1).vectors, path)
+            keep(gist(tiny32(arguments.data)[: arguments.rows], verbose=1).vectors, path)
         elif texts:
             n_rows = arguments.token_rows if name == "minilm-tokens" else arguments.rows
             encode_in_pieces(ENCODERS[name], texts, n_rows, path)

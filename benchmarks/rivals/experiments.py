@@ -109,7 +109,7 @@ SIFT = (
         1_000_000,
         2_000,
         ALL_METHODS,
-        iterations={"sklearnex-lloyd": 10, "clostera-exact": 5},
+        iterations={"sklearnex-lloyd": 5, "clostera-exact": 5},
         limits={"clostera": 110},  # exact Lloyd by faiss is done by then
         claims=(Claim("reach", "faiss", 1 / 15),),
     ),

@@ -238,11 +238,13 @@ def own_rows(method: str, groups: dict[str, list[Row]]) -> list[Row]:
 
 
 def describe_sessions(groups: dict[str, list[Row]]) -> Iterator[str]:
+    known = groups[OURS][0]["versions"] if OURS in groups else {}
     for repeat, methods in added_later(groups).items():
         ours = next(row for row in groups[OURS] if row["repeat"] == repeat)
+        versions = [f"{name} {version}" for name, version in ours["versions"].items() if known.get(name) != version]
         yield (
-            f"Measured in another session, {ours['measured'][:10]} at commit {ours['versions']['commit']}, and "
-            f"compared with ours of that session ({ours['seconds']:,.3g} s, {ours['distortion']:,.6g}): "
+            f"Measured in another session, {ours['measured'][:10]} ({', '.join(versions)}), and compared with ours of "
+            f"that session ({ours['seconds']:,.3g} s, {ours['distortion']:,.6g}): "
             f"{'; '.join(METHODS[method].title for method in methods)}."
         )
 

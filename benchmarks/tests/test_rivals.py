@@ -125,16 +125,16 @@ def test_clusters_by_cosine_are_those_of_directions(method):
     package = method.split("-")[0]
     pytest.importorskip("closure_kmeans" if package == "ours" else package)
     rng = np.random.default_rng(0)
-    angles = rng.uniform(0, 2 * np.pi, 32)[rng.integers(32, size=2000)] + 0.01 * rng.normal(size=2000)
+    angles = rng.uniform(0, 2 * np.pi, 32)[rng.integers(32, size=2000)] + 0.1 * rng.normal(size=2000)
     X = np.zeros((2000, 32), np.float32)
     X[:, 0], X[:, 1] = np.cos(angles), np.sin(angles)
     outcome = METHODS[method].run(Task(X, 64, 2, 1, 10, metric="cosine"))
     judged = judge(X, outcome, Job(method, "own", len(X), 64, 1, metric="cosine"))
     directions = outcome.centers / np.linalg.norm(outcome.centers, axis=1, keepdims=True)
     assert judged["distortion"] == pytest.approx((2 - 2 * (X @ directions.T).max(axis=1)).mean(), abs=1e-6)
-    assert judged["distortion"] < 0.01
+    assert judged["distortion"] < 0.05
     values = [value for _, value in judged["curve"]]
-    assert all(judged["distortion"] - 1e-5 < value < 0.1 for value in values)
+    assert all(judged["distortion"] - 1e-4 < value < 0.2 for value in values)  # faiss sums in float32
     assert (len(values) > 1) == (method in ("ours", "faiss"))
 
 
@@ -174,10 +174,13 @@ def test_a_method_that_is_too_slow_is_stopped_and_named():
 def test_methods_of_another_session_are_compared_with_ours_of_that_session():
     slower = row([(2, 50.0), (8, 20.0)], 8, repeat=1)
     runs = [OURS | {"method": "ours"}, RIVAL | {"method": "faiss"}]
-    runs += [slower | {"method": "ours"}, row([(4, 40.0)], 4, repeat=1) | {"method": "lance"}]
+    runs += [
+        slower | {"method": "ours", "versions": {"commit": "abc", "pylance": "1"}},
+        row([(4, 40.0)], 4, repeat=1) | {"method": "lance"},
+    ]
     text = format_report("small", [ABOUT | run for run in runs])
     (session,) = [line for line in text.splitlines() if "another session" in line]
-    assert session.startswith("- Measured in another session, 2026-01-02 at commit abc, and compared with ours of that")
+    assert session.startswith("- Measured in another session, 2026-01-02 (pylance 1), and compared with ours of that ")
     assert session.endswith("(8 s, 20): lance.util.KMeans, its defaults.")
     lines = {line.split(" | ")[0]: line for line in text.splitlines()}
     assert "| 8.00 s | 0.5 |" in lines["| lance.util.KMeans, its defaults"]  # not the 2 s of the first session
