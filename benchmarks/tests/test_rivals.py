@@ -104,22 +104,6 @@ def test_smaller_experiments_keep_the_rows_of_a_cluster(name):
     assert len(set(experiment.methods)) == len(experiment.methods)
 
 
-@pytest.mark.parametrize(
-    ("method", "package"),
-    [("lance", "lance"), ("clostera", "clostera"), ("clostera-exact", "clostera"), ("sklearnex-lloyd", "sklearnex")],
-)
-def test_adapters_of_optional_libraries_find_the_clusters(method, package):
-    pytest.importorskip(package)
-    rng = np.random.default_rng(0)
-    middles = 100 * rng.normal(size=(4, 16))
-    X = (middles[rng.integers(4, size=400)] + rng.normal(size=(400, 16))).astype(np.float32)
-    outcome = METHODS[method].run(Task(X, 8, 2, 1, 10))  # more clusters than blobs: none is missed by a random start
-    assert outcome.centers.shape == (8, 16)
-    assert outcome.seconds > 0
-    distances = np.square(X[:, np.newaxis] - outcome.centers).sum(axis=2).min(axis=1)
-    assert np.median(distances) < 50
-
-
 @pytest.mark.parametrize("method", ["ours", "faiss", "superkmeans", "lance", "clostera-exact"])
 def test_clusters_by_cosine_are_those_of_directions(method):
     package = method.split("-")[0]
