@@ -22,6 +22,7 @@ from benchmarks import data
 from benchmarks.data import Rows
 from benchmarks.machine import describe_machine, describe_versions
 from benchmarks.results import FOLDER, append_row, markdown_table, read_rows
+from benchmarks.score import unit
 from closure_kmeans import ClosureKMeans
 
 ITERATIONS = 25  # of faiss
@@ -37,10 +38,6 @@ HEADER = (
     "iterations",
     "singletons",
 )
-
-
-def unit(rows: Rows) -> Rows:
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 
 
 def around_directions(n_rows: int, noise: float) -> Rows:

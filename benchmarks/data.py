@@ -140,6 +140,30 @@ def glove_folders(source: str | None) -> list[Path]:
     return [CACHE / GLOVE_PACKAGE / "package", *([Path(source)] if source else [])]
 
 
+def embedded(name: str, n_rows: int, source: str | None) -> Rows:
+    """Rows of a file of real embeddings, drawn at random."""
+    rows = embeddings_file(name, source)
+    return np.array(rows[np.random.default_rng(SEED).permutation(len(rows))[:n_rows]])
+
+
+def count_embedded(name: str, source: str | None) -> int | None:
+    return None if source is None else len(embeddings_file(name, source))
+
+
+def embeddings_file(name: str, source: str | None) -> Rows:
+    path = Path(source or "") / f"{name}.npy"
+    if source is None or not path.exists():
+        raise FileNotFoundError(
+            f"--data must name a folder that holds {path.name}, made by: python -m benchmarks.embeddings FOLDER "
+            f"--encoder {name}; got {source!r}"
+        )
+    return np.load(path, mmap_mode="r")
+
+
+def embeddings(title: str, name: str) -> DataSet:
+    return DataSet(title, partial(embedded, name), partial(count_embedded, name), kept=False)
+
+
 # -- made from real rows ---------------------------------------------------------------------------------------------
 
 
@@ -299,6 +323,10 @@ DATA_SETS = {
     "far": DataSet("SIFT descriptors, 10,000 added to each value", far, count_sift, stand_in=EMBEDDED, kept=False),
     "mixtures": DataSet("mixtures of near pairs of SIFT descriptors, 128 dimensions", mixtures, stand_in=EMBEDDED),
     "glove": DataSet("GloVe word vectors, 100 dimensions", glove, lambda source: 341_479),
+    "sentences": embeddings("sentence embeddings by MiniLM, 384 dimensions", "minilm"),
+    "tokens": embeddings("token embeddings by MiniLM, 384 dimensions", "minilm-tokens"),
+    "static": embeddings("static embeddings of texts by WordLlama, 256 dimensions", "wordllama"),
+    "tiny-gist": embeddings("GIST of tiny images, 384 dimensions", "tiny-gist"),
     "gaussian": DataSet("rows of Gaussian noise, 128 dimensions", gaussian),
     "synthetic-768": DataSet("synthetic embeddings, 768 dimensions", partial(correlated, 768, unit_length=True)),
     "synthetic-384": DataSet("synthetic embeddings, 384 dimensions", partial(correlated, 384, unit_length=True)),

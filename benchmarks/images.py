@@ -19,7 +19,7 @@ from closure_kmeans.features import load_image
 
 FASHION_PACKAGE = "fashion-mnist"
 FASHION_CLASSES, FASHION_PICTURES = 10, 70_000
-TILE, TILES_PER_SHEET = 64, 64 * 64
+TILE, TINY_TILE = 64, 32
 SEED = 7
 
 
@@ -78,17 +78,28 @@ def shopping64(source: str | None) -> LabelledPictures:
     """Product photos of 64 x 64 pixels: sheets of tiles in row order, and labels.csv, in the folder shopping64."""
     if source is None or not has_shopping64(source):
         raise FileNotFoundError(f"--data must name a folder that holds shopping64/labels.csv, got {source!r}")
-    folder = Path(source) / "shopping64"
     names = read_article_types(Path(source))
-    n_sheets = -(-len(names) // TILES_PER_SHEET)
-    sheets = [cut_tiles(load_image(folder / f"sheet_{number:02d}.jpg")) for number in range(n_sheets)]
     classes, labels = np.unique(names, return_inverse=True)
-    return LabelledPictures(np.concatenate(sheets)[: len(names)], labels, classes.tolist())
+    return LabelledPictures(read_sheets(Path(source) / "shopping64", TILE)[: len(names)], labels, classes.tolist())
 
 
-def cut_tiles(sheet: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    rows, columns = (side // TILE for side in sheet.shape)
-    return sheet.reshape(rows, TILE, columns, TILE).swapaxes(1, 2).reshape(-1, TILE, TILE)
+def tiny32(source: str | None) -> NDArray[np.uint8]:
+    """Tiny images of 32 x 32 pixels: sheets of tiles in row order, and labels.csv, in the folder tiny32."""
+    if source is None or not (Path(source) / "tiny32" / "labels.csv").exists():
+        raise FileNotFoundError(f"--data must name a folder that holds tiny32/labels.csv, got {source!r}")
+    folder = Path(source) / "tiny32"
+    n_pictures = len((folder / "labels.csv").read_text().splitlines()) - 1  # the header
+    return read_sheets(folder, TINY_TILE)[:n_pictures]
+
+
+def read_sheets(folder: Path, tile: int) -> NDArray[np.uint8]:
+    """All tiles of the sheets in a folder, in order; the last sheet may end with empty ones."""
+    return np.concatenate([cut_tiles(load_image(path), tile) for path in sorted(folder.glob("sheet_*.jpg"))])
+
+
+def cut_tiles(sheet: NDArray[np.uint8], tile: int) -> NDArray[np.uint8]:
+    rows, columns = (side // tile for side in sheet.shape)
+    return sheet.reshape(rows, tile, columns, tile).swapaxes(1, 2).reshape(-1, tile, tile)
 
 
 def fashion_mnist() -> LabelledPictures:

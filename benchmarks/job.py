@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from benchmarks import ROOT, data
 from benchmarks.machine import PeakMemory, describe_machine, describe_versions, thread_environment, touch_memory
 from benchmarks.results import Row
-from benchmarks.rivals.methods import METHODS, Method, Outcome, Shape, Task
-from benchmarks.score import labelled_distances, rows_to_score, score_centers
+from benchmarks.rivals.methods import METHODS, Method, Metric, Outcome, Shape, Task
+from benchmarks.score import labelled_distances, rows_to_score, score_centers, unit
 from closure_kmeans.metrics import normalized_mutual_information
 
 WARM_UP_ROWS = 5000
@@ -45,6 +45,7 @@ class Job:
     label: str = ""  # tells jobs of one method apart
     score_rows: int | None = None  # None: all, or as many as can be scored in reasonable time
     memory_mapped: bool = False
+    metric: Metric = "euclidean"  # cosine: rows of length 1, judged by the directions of the centres
     nmi: bool = False  # compare the clusters with the classes of the pictures that the rows were made of
     timeout: float | None = dataclasses.field(default=None, metadata={"private": True})
 
@@ -52,7 +53,8 @@ class Job:
         """The job's part of a result. Where the data lies is nobody's business."""
         private = {field.name for field in dataclasses.fields(self) if field.metadata.get("private")}
         row = {name: value for name, value in dataclasses.asdict(self).items() if name not in private}
-        return row | {"data_title": data.describe(self.data, self.n_rows, self.source)}
+        metric = ", by cosine" if self.metric == "cosine" else ""
+        return row | {"data_title": data.describe(self.data, self.n_rows, self.source) + metric}
 
 
 def identity(row: Row) -> list[Any]:
@@ -78,7 +80,7 @@ def run_job(job: Job) -> Row:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return about(job) | {"failed": f"stopped after {job.timeout:g} s"}
+            return about(job) | {"failed": f"not done after {job.timeout:g} s"}
         if path.exists():
             return json.loads(path.read_text())
         last_line = (process.stderr.strip().splitlines() or [f"ended with {process.returncode}"])[-1]
@@ -102,7 +104,9 @@ def perform(job: Job) -> Row:
     if reason is not None:
         return about(job) | {"left_out": reason}
     rows = X if method.own_dtype else np.ascontiguousarray(X, np.float32)
-    if not job.memory_mapped:
+    if job.metric == "cosine":
+        rows = unit(rows)
+    if not job.memory_mapped or job.metric == "cosine":
         X = rows  # the same values, so one array serves to fit and to score
     warm_up_seconds = warm_up(method, rows, job)
     gc.collect()
@@ -125,7 +129,7 @@ def perform(job: Job) -> Row:
 
 
 def as_task(job: Job, rows: NDArray[Any]) -> Task:
-    return Task(rows, job.n_clusters, job.threads, job.seed, job.iterations, job.parameters)
+    return Task(rows, job.n_clusters, job.threads, job.seed, job.iterations, job.parameters, job.metric)
 
 
 def warm_up(method: Method, rows: NDArray[Any], job: Job) -> float:
@@ -151,6 +155,9 @@ def estimated_seconds(method: Method, outcome: Outcome, iterations: int) -> floa
 
 def judge(X: NDArray[Any], outcome: Outcome, job: Job) -> Row:
     """Distortions by the harness, all on the same rows, and the curve that ends with them."""
+    if job.metric == "cosine":
+        snapshots = [(seconds, unit(centers)) for seconds, centers in outcome.snapshots]
+        outcome = dataclasses.replace(outcome, centers=unit(outcome.centers), snapshots=snapshots)
     rows = rows_to_score(len(X), job.n_clusters, job.score_rows)
     score = score_centers(X, outcome.centers, rows, job.threads)
     curve = outcome.curve

@@ -15,7 +15,18 @@ import psutil
 
 from benchmarks import ROOT
 
-PACKAGES = ("closure-kmeans", "numpy", "numba", "scikit-learn", "faiss-cpu", "superkmeans", "mlpack")
+PACKAGES = (
+    "closure-kmeans",
+    "numpy",
+    "numba",
+    "scikit-learn",
+    "faiss-cpu",
+    "superkmeans",
+    "pylance",
+    "clostera",
+    "scikit-learn-intelex",
+    "mlpack",
+)
 STATUS = Path("/proc/self/status")
 
 
@@ -56,7 +67,14 @@ def describe_versions(checkout: Path = ROOT) -> dict[str, str]:
 
 def thread_environment(threads: int) -> dict[str, str]:
     """The environment of a process whose libraries use so many threads each."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+    names = (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "NUMBA_NUM_THREADS",
+        "RAYON_NUM_THREADS",  # clostera, and lance beside its own
+        "LANCE_CPU_THREADS",
+    )
     return os.environ | dict.fromkeys(names, str(threads))
 
 

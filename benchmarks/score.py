@@ -19,6 +19,12 @@ SEED_OF_ROWS = 20_110
 BLOCK = 8192
 
 
+def unit(rows: NDArray[Any]) -> NDArray[np.float32]:
+    """Rows divided by their lengths; what has no direction becomes NaN."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
+
+
 class Score(NamedTuple):
     distortion: float  # mean squared distance to the nearest centre
     n_rows: int  # scored

@@ -23,6 +23,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--clusters", type=int, default=1000, help="number of clusters of the experiment 'own'")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, help="default: 2, and 1 for quick runs")
+    parser.add_argument(
+        "--first-repeat",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of the first repeat: one that no result has yet adds runs of another session, "
+        "which are compared with each other only",
+    )
     parser.add_argument("--methods", help=f"some of {', '.join(METHODS)}")
     parser.add_argument("--iterations", type=int, help="of exact Lloyd, instead of 25; times are then estimated")
     parser.add_argument("--score-rows", type=int, help="score so many seeded rows; default: as many as is reasonable")
@@ -49,13 +57,14 @@ def plan(experiment: Experiment, arguments: argparse.Namespace) -> list[Job]:
     unknown = set(methods) - set(METHODS)
     if unknown:
         raise SystemExit(f"--methods must be some of {', '.join(METHODS)}, got {', '.join(sorted(unknown))}")
+    n_repeats = arguments.repeats or (1 if arguments.quick else 2)
     jobs = []
-    for repeat in range(arguments.repeats or (1 if arguments.quick else 2)):
+    for repeat in range(arguments.first_repeat, arguments.first_repeat + n_repeats):
         for method in methods if repeat % 2 == 0 else reversed(methods):
             job = experiment.job(method, repeat, arguments.threads, arguments.data, arguments.score_rows)
             if arguments.iterations and METHODS[method].iterates:
                 job = replace(job, iterations=arguments.iterations)
-            jobs.append(replace(job, timeout=arguments.timeout))
+            jobs.append(replace(job, timeout=min(arguments.timeout, job.timeout or arguments.timeout)))
     return jobs
 
 

@@ -18,12 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Curve = list[tuple[float, float]]
+Metric = Literal["euclidean", "cosine"]
 
 # Lets superkmeans and faiss use every row.
 NO_SAMPLING = 10**6
@@ -37,6 +38,11 @@ class Task:
     seed: int
     iterations: int  # of Lloyd, for those methods that do not stop by themselves
     parameters: dict[str, Any] = field(default_factory=dict)  # settings of the method, over its adapter's
+    metric: Metric = "euclidean"  # cosine: the rows have length 1, and centres count as their directions
+
+    def for_metric(self, **settings: Any) -> dict[str, Any]:
+        """Settings of a method that make it spherical, where that is asked for."""
+        return settings if self.metric == "cosine" else {}
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,8 @@ def run_ours(task: Task, make: Callable[..., Any] = closures, *, curve: bool = T
 
     Rows in another unit are the same problem, but not the whole numbers that are held as bytes.
     """
-    model = make(task.n_clusters, random_state=task.seed, n_threads=task.threads, **task.parameters)
+    settings = task.for_metric(metric="cosine") | task.parameters
+    model = make(task.n_clusters, random_state=task.seed, n_threads=task.threads, **settings)
     X = task.X if unit == 1 else task.X / np.float32(unit)
     began = perf_counter()
     model.fit(X)
@@ -161,7 +168,7 @@ def run_faiss(task: Task, *, sampling: bool = False, pruning: bool = False) -> O
 
     faiss.omp_set_num_threads(task.threads)
     n, d = task.X.shape
-    settings: dict[str, Any] = {"niter": task.iterations, "seed": task.seed}
+    settings: dict[str, Any] = {"niter": task.iterations, "seed": task.seed} | task.for_metric(spherical=True)
     if not sampling:
         settings["max_points_per_centroid"] = n
     kind = faiss.SuperKmeans if pruning else faiss.Kmeans
@@ -173,7 +180,10 @@ def run_faiss(task: Task, *, sampling: bool = False, pruning: bool = False) -> O
     times = [step["time"] for step in stats]
     if pruning:  # it gives the time of each iteration; what comes before them is the rest
         times = (seconds - sum(times) + np.cumsum(times)).tolist()
-    curve = [] if sampling else lloyd_curve(times, [step["obj"] / n for step in stats])
+    values = [step["obj"] / n for step in stats]
+    if task.metric == "cosine":  # it reports the sum of cosines
+        values = [2 - 2 * value for value in values]
+    curve = [] if sampling else lloyd_curve(times, values)
     repeated = None if pruning else stats[-1]["time_search"]
     return Outcome(seconds, model.centroids, curve, repeated=repeated)
 
@@ -258,7 +268,9 @@ def run_superkmeans(task: Task, **settings: Any) -> Outcome:
     """A point a run: it tells no times on the way."""
     from superkmeans import SuperKMeans
 
-    settings = {"n_threads": task.threads, "seed": task.seed} | settings | task.parameters
+    settings = (
+        {"n_threads": task.threads, "seed": task.seed} | settings | task.for_metric(angular=True) | task.parameters
+    )
     if settings.get("hierarchical") is False:
         settings["iters"] = task.iterations
     model = SuperKMeans(task.n_clusters, task.X.shape[1], **settings)
@@ -281,6 +293,41 @@ def refined_superkmeans(n_refinements: int) -> Method:
 
 
 SUPERKMEANS_ALL: dict[str, Any] = {"sampling_fraction": 1.0, "max_points_per_cluster": NO_SAMPLING}
+
+
+# -- lance -----------------------------------------------------------------------------------------------------------
+
+
+def run_lance(task: Task) -> Outcome:
+    """A point a run: no times on the way. Takes no seed, so that every run has another start.
+
+    Its own ``metric_type="cosine"`` ends in a panic (14.0.2); Euclidean clusters of rows of length 1 are what it means.
+    """
+    from lance.util import KMeans
+
+    model = KMeans(task.n_clusters, **task.parameters)
+    began = perf_counter()
+    model.fit(task.X)
+    seconds = perf_counter() - began
+    return Outcome(seconds, model.centroids.to_numpy_ndarray())
+
+
+# -- clostera --------------------------------------------------------------------------------------------------------
+
+CLOSTERA_ITERATIONS = 20  # its default; the same number trains its quantizer
+
+
+def run_clostera(task: Task, *, most_iterations: int = CLOSTERA_ITERATIONS, **settings: Any) -> Outcome:
+    """A point a run: it keeps the objective of each iteration, and no times."""
+    from clostera import Clusterer
+
+    iterations = min(most_iterations, task.iterations)
+    settings = {"metric": "l2", "iterations": iterations, "seed": task.seed} | task.for_metric(metric="cos") | settings
+    model = Clusterer(k=task.n_clusters, **(settings | task.parameters))
+    began = perf_counter()
+    model.fit(task.X)
+    seconds = perf_counter() - began
+    return Outcome(seconds, np.asarray(model.dense_centers_), notes={"algorithm": model.algorithm_})
 
 
 # -- scikit-learn ----------------------------------------------------------------------------------------------------
@@ -313,6 +360,26 @@ def run_sklearn_lloyd(task: Task, algorithm: str = "lloyd") -> Outcome:
     steps = [(moment - began, float(found[1])) for moment, line in lines.stamped if (found := INERTIA.match(line))]
     curve = lloyd_curve([moment for moment, _ in steps], [inertia / len(task.X) for _, inertia in steps])
     return Outcome(seconds, model.cluster_centers_, curve, labels=model.labels_)
+
+
+def run_sklearnex_lloyd(task: Task) -> Outcome:
+    """The same by oneDAL, which prints nothing: a point a run."""
+    from sklearnex.cluster import KMeans
+
+    model = KMeans(
+        task.n_clusters,
+        init="random",
+        n_init=1,
+        algorithm="lloyd",
+        max_iter=task.iterations,
+        tol=0,
+        random_state=task.seed,
+        n_jobs=task.threads,
+        **task.parameters,
+    )
+    began = perf_counter()
+    model.fit(task.X)
+    return Outcome(perf_counter() - began, model.cluster_centers_, labels=model.labels_)
 
 
 def bounds_too_large(shape: Shape) -> str | None:
@@ -441,8 +508,18 @@ METHODS = {
     "superkmeans-flat": Method(
         "superkmeans, flat, all rows", partial(run_superkmeans, **SUPERKMEANS_ALL, hierarchical=False), iterates=True
     ),
+    "lance": Method("lance.util.KMeans, its defaults", run_lance),
+    "clostera": Method("clostera, its defaults", run_clostera),
+    "clostera-exact": Method(
+        "clostera, exact, random start, all rows",
+        partial(run_clostera, algorithm="clostera-dense-exact-random"),
+        iterates=True,
+    ),
     "mlpack-kd": Method("mlpack, k-d tree of the rows (Pelleg and Moore)", run_mlpack, iterates=True),
     "sklearn-lloyd": Method("scikit-learn KMeans, random start", run_sklearn_lloyd, iterates=True),
+    "sklearnex-lloyd": Method(
+        "scikit-learn-intelex KMeans, random start (exact Lloyd)", run_sklearnex_lloyd, iterates=True
+    ),
     "sklearn-elkan": Method(
         "scikit-learn KMeans, Elkan's bounds, random start",
         partial(run_sklearn_lloyd, algorithm="elkan"),

@@ -112,7 +112,7 @@ def format_report(name: str, rows: list[Row]) -> str:
     if not measured:
         return f"# {name}\n\nNo results.\n"
     first = measured[0]
-    lines = [table_line(method, group, groups) for method, group in groups.items()]
+    lines = [table_line(method, own_rows(method, groups), groups) for method in groups]
     parts = [
         f"# {name}",
         f"{first['data_title']}, into {first['n_clusters']:,} clusters, {first['threads']} threads.",
@@ -185,7 +185,7 @@ def format_periods(periods: Sequence[tuple[float, float]]) -> str:
 def remarks(rows: list[Row], groups: dict[str, list[Row]]) -> Iterator[str]:
     first = next(iter(groups.values()))[0]
     machine = first["machine"]
-    repeats = max(len(group) for group in groups.values())
+    repeats = max(len(own_rows(method, groups)) for method in groups)
     yield f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']:g} GB; {repeats} repeat(s), medians."
     yield ", ".join(f"{package} {version}" for package, version in first["versions"].items()) + "."
     if first["score_error"]:
@@ -214,10 +214,39 @@ def remarks(rows: list[Row], groups: dict[str, list[Row]]) -> Iterator[str]:
         if row["clusters_used"] < row["n_clusters"] and not row["score_error"]:
             n_idle = row["n_clusters"] - row["clusters_used"]
             yield f"{METHODS[method].title}: {n_idle:,} centres are nearest to no row."
-    for row in rows:
-        for kind in ("left_out", "failed"):
-            if kind in row and row["repeat"] == 0 and row["method"] not in groups:
-                yield f"{METHODS[row['method']].title}: {kind.replace('_', ' ')}, {row[kind]}."
+    yield from describe_sessions(groups)
+    without_result = {row["method"]: row for row in rows if row["method"] not in groups}
+    for method, row in without_result.items():
+        kind = "failed" if "failed" in row else "left_out"
+        yield f"{METHODS[method].title}: {kind.replace('_', ' ')}, {row[kind]}."
+
+
+def added_later(groups: dict[str, list[Row]]) -> dict[int, list[str]]:
+    """The methods that were run in a later session, by the repeat that they and ours have there."""
+    repeats = sorted({row["repeat"] for row in groups.get(OURS, [])})[1:]
+    added = {
+        repeat: [method for method, group in groups.items() if {row["repeat"] for row in group} == {repeat}]
+        for repeat in repeats
+    }
+    return {repeat: methods for repeat, methods in added.items() if methods}
+
+
+def own_rows(method: str, groups: dict[str, list[Row]]) -> list[Row]:
+    """The runs of a method, without those of ours that were only made to compare methods of later sessions with."""
+    later = added_later(groups) if method == OURS else {}
+    return [row for row in groups[method] if row["repeat"] not in later]
+
+
+def describe_sessions(groups: dict[str, list[Row]]) -> Iterator[str]:
+    known = groups[OURS][0]["versions"] if OURS in groups else {}
+    for repeat, methods in added_later(groups).items():
+        ours = next(row for row in groups[OURS] if row["repeat"] == repeat)
+        versions = [f"{name} {version}" for name, version in ours["versions"].items() if known.get(name) != version]
+        yield (
+            f"Measured in another session, {ours['measured'][:10]} ({', '.join(versions)}), and compared with ours of "
+            f"that session ({ours['seconds']:,.3g} s, {ours['distortion']:,.6g}): "
+            f"{'; '.join(METHODS[method].title for method in methods)}."
+        )
 
 
 def verdict(claim: Claim, groups: dict[str, list[Row]]) -> str | None:
@@ -248,6 +277,9 @@ RIVAL_COLORS = {
     "faiss": "#1d4ed8",
     "superkmeans": "#0f766e",
     "sklearn": "#7e22ce",
+    "sklearnex": "#a855f7",
+    "lance": "#0369a1",
+    "clostera": "#be123c",
     "baseline": "#64748b",
     "mlpack": "#a16207",
 }

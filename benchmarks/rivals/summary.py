@@ -21,6 +21,7 @@ from benchmarks.rivals.report import (
     compare,
     fit_seconds,
     is_estimated,
+    own_rows,
     percent,
 )
 
@@ -37,7 +38,7 @@ Groups = dict[str, list[Row]]
 def cell(method: str, groups: Groups) -> str:
     if method not in groups:
         return "–"
-    group = groups[method]
+    group = own_rows(method, groups)
     seconds = f"{median(fit_seconds(row) for row in group):,.3g} s"
     if is_estimated(group[0]):
         return f"≈ {seconds}"

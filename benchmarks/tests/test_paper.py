@@ -183,9 +183,12 @@ def test_a_tree_has_hardly_more_clusters_than_asked_for(n_clusters, shape):
 
 
 ADAPTERS = {
+    "clostera": ("clostera", "clostera-exact"),
     "faiss": ("faiss", "faiss-super", "faiss-subsample", "faiss-projected", "faiss-pq", "faiss-hnsw"),
+    "lance": ("lance",),
     "mlpack": ("mlpack-kd",),
     "sklearn": ("sklearn-lloyd", "sklearn-elkan", "sklearn-minibatch", "sklearn-minibatch-default"),
+    "sklearnex": ("sklearnex-lloyd",),
     "superkmeans": ("superkmeans", "superkmeans-default", "superkmeans-refine-1", "superkmeans-flat"),
 }
 

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.job import Job, estimated_seconds, identity, judge, perform
+from benchmarks.job import Job, estimated_seconds, identity, judge, perform, run_job
 from benchmarks.results import run_missing
 from benchmarks.rivals.experiments import EXPERIMENTS, GROUPS, Experiment
-from benchmarks.rivals.methods import METHODS, Outcome, closures, paper_closures
-from benchmarks.rivals.report import behind, compare, table_line, time_to_reach, value_at, write_report
+from benchmarks.rivals.methods import METHODS, Outcome, Task, closures, paper_closures
+from benchmarks.rivals.report import behind, compare, format_report, table_line, time_to_reach, value_at, write_report
 from benchmarks.rivals.summary import write_summary
 from benchmarks.steps import VARIATIONS
 from closure_kmeans import PAPER, Method
@@ -102,6 +102,73 @@ def test_smaller_experiments_keep_the_rows_of_a_cluster(name):
         assert smaller.reduced == (smaller.n_rows < experiment.n_rows)
     assert set(experiment.methods) <= set(METHODS)
     assert len(set(experiment.methods)) == len(experiment.methods)
+
+
+@pytest.mark.parametrize("method", ["ours", "faiss", "superkmeans", "lance", "clostera-exact"])
+def test_clusters_by_cosine_are_those_of_directions(method):
+    package = method.split("-")[0]
+    pytest.importorskip("closure_kmeans" if package == "ours" else package)
+    rng = np.random.default_rng(0)
+    angles = rng.uniform(0, 2 * np.pi, 32)[rng.integers(32, size=2000)] + 0.1 * rng.normal(size=2000)
+    X = np.zeros((2000, 32), np.float32)
+    X[:, 0], X[:, 1] = np.cos(angles), np.sin(angles)
+    outcome = METHODS[method].run(Task(X, 64, 2, 1, 10, metric="cosine"))
+    judged = judge(X, outcome, Job(method, "own", len(X), 64, 1, metric="cosine"))
+    directions = outcome.centers / np.linalg.norm(outcome.centers, axis=1, keepdims=True)
+    assert judged["distortion"] == pytest.approx((2 - 2 * (X @ directions.T).max(axis=1)).mean(), abs=1e-6)
+    assert judged["distortion"] < 0.05
+    values = [value for _, value in judged["curve"]]
+    assert all(judged["distortion"] - 1e-4 < value < 0.2 for value in values)  # faiss sums in float32
+    assert (len(values) > 1) == (method in ("ours", "faiss"))
+
+
+def test_experiments_by_cosine_say_so():
+    euclidean, cosine = (EXPERIMENTS[name].job("ours", 0, 2, None, None) for name in ("tiny", "tiny-cosine"))
+    assert (euclidean.metric, cosine.metric) == ("euclidean", "cosine")
+    assert cosine.as_row()["data_title"] == euclidean.as_row()["data_title"] + ", by cosine"
+    assert identity(euclidean.as_row()) != identity(cosine.as_row())
+
+
+ABOUT = {
+    "memory_beyond_input": 0,
+    "data_title": "rows",
+    "n_clusters": 3,
+    "threads": 1,
+    "clusters_used": 3,
+    "score_error": 0,
+    "machine": {"cpu": "a", "cores": 1, "memory_gb": 1},
+    "versions": {"commit": "abc"},
+    "history": [{}],
+    "labels_distortion": 1.0,
+    "warm_up_seconds": 0.0,
+    "shape": [9, 2, 3],
+    "measured": "2026-01-02 03:04:05",
+}
+
+
+def test_a_method_that_is_too_slow_is_stopped_and_named():
+    experiment = Experiment("small", "gaussian", 1000, 10, ("ours", "faiss"), limits={"faiss": 0.01})
+    assert experiment.job("ours", 0, 1, None, None).timeout is None
+    slow = run_job(experiment.job("faiss", 0, 1, None, None))
+    assert slow["failed"] == "not done after 0.01 s"
+    report = format_report("small", [ABOUT | OURS | {"method": "ours"}, slow])
+    assert "- faiss.Kmeans, all rows (exact Lloyd): failed, not done after 0.01 s." in report
+
+
+def test_methods_of_another_session_are_compared_with_ours_of_that_session():
+    slower = row([(2, 50.0), (8, 20.0)], 8, repeat=1)
+    runs = [OURS | {"method": "ours"}, RIVAL | {"method": "faiss"}]
+    runs += [
+        slower | {"method": "ours", "versions": {"commit": "abc", "pylance": "1"}},
+        row([(4, 40.0)], 4, repeat=1) | {"method": "lance"},
+    ]
+    text = format_report("small", [ABOUT | run for run in runs])
+    (session,) = [line for line in text.splitlines() if "another session" in line]
+    assert session.startswith("- Measured in another session, 2026-01-02 (pylance 1), and compared with ours of that ")
+    assert session.endswith("(8 s, 20): lance.util.KMeans, its defaults.")
+    lines = {line.split(" | ")[0]: line for line in text.splitlines()}
+    assert "| 8.00 s | 0.5 |" in lines["| lance.util.KMeans, its defaults"]  # not the 2 s of the first session
+    assert lines["| closure-kmeans"].startswith("| closure-kmeans | 4 | 20 |")  # of the first session only
 
 
 def test_an_experiment_from_end_to_end(tmp_path, monkeypatch):

@@ -284,10 +284,12 @@ def closest_distances(centers: NDArray[Any], threads: Threads) -> NDArray[np.flo
     return distances
 
 
-def compile_cells(X: NDArray[Any], centers: NDArray[Any]) -> None:
+def compile_cells(X: NDArray[Any], centers: NDArray[Any], n_nearest: int = 1) -> None:
     """Search a few rows among a few centres by cells, as many centres are searched: it compiles the kernels for it."""
     index = CenterIndex(centers, sample=X)
     with Threads(count_threads(None)) as threads:
         cells = index.grouped(precision(X.dtype), threads)
-        visit_nearest(X, cells, len(cells.middles), threads)
-        visit_several(X, cells, len(cells.middles), 2, threads)
+        if n_nearest == 1:
+            visit_nearest(X, cells, len(cells.middles), threads)
+        else:
+            visit_several(X, cells, len(cells.middles), n_nearest, threads)

@@ -30,7 +30,8 @@ def compile_kernels(dtype: np.dtype[Any]) -> None:
                 model = kind(64, max_iter=2, random_state=0).fit(rows, sample_weight=sample_weight)
     model.predict(X)
     model.several_nearest(X, 2)
-    compile_cells(X, model.cluster_centers_)
+    for n_nearest in (1, 2):
+        compile_cells(X, model.cluster_centers_, n_nearest)
     if dtype == np.uint8 and find_spec("cv2") is not None:
         compile_retrieval(model)
 
