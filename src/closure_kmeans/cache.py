@@ -11,6 +11,7 @@ never fails because of the cache.
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import stat
@@ -104,13 +105,19 @@ def _objection_to(path: Path, status: os.stat_result) -> str | None:
     return None
 
 
-def is_writable(folder: Path) -> bool:
-    """Whether kernels can be written to a folder, which is created if needed."""
+def obstacle(folder: Path) -> str | None:
+    """Reason why kernels cannot be written to a folder, if any; the folder is created if needed."""
     try:
         _prepare(folder)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK)
+        if os.access(folder, os.W_OK):
+            return None
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        return _reason(error, folder)
+
+
+def _reason(error: OSError, folder: Path) -> str:
+    return f"{error.strerror} in '{folder}'" if error.strerror else str(error)
 
 
 def holds_kernels(folder: Path, *, of_another_version: bool = False) -> bool:
@@ -163,7 +170,7 @@ def _write(name: str, code: bytes) -> None:
             beside.replace(folder / name)
             return
         except OSError as error:
-            reasons.append(f"{error.strerror} in '{folder}'" if error.strerror else str(error))
+            reasons.append(_reason(error, folder))
         finally:
             with suppress(OSError):
                 beside.unlink()

@@ -15,7 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 import closure_kmeans
-from closure_kmeans.cache import ADVICE, folders, holds_kernels, is_writable
+from closure_kmeans.cache import ADVICE, folders, holds_kernels, obstacle
 from closure_kmeans.cli import options
 from closure_kmeans.cli.common import report
 from closure_kmeans.parallel import count_threads
@@ -34,7 +34,7 @@ DTYPE_NAMES = [np.dtype(dtype).name for dtype in DTYPES]
 def doctor(as_json: bool) -> None:
     """The exit code is 1 if kernels cannot be cached."""
     places = folders()
-    writable = [folder for folder in places if is_writable(folder)]
+    writable = [folder for folder in places if obstacle(folder) is None]
     compiled = [folder for folder in places if holds_kernels(folder)]
     outdated = [folder for folder in places if holds_kernels(folder, of_another_version=True)]
     requirements = _requirements()
@@ -64,7 +64,8 @@ def doctor(as_json: bool) -> None:
 
 
 def _fail_without_cache() -> NoReturn:
-    click.echo(f"Warning: kernels are compiled in every process, for they cannot be kept: {ADVICE}", err=True)
+    reasons = " and ".join(filter(None, map(obstacle, folders())))
+    click.echo(f"Warning: kernels are compiled in every process, for they cannot be kept: {reasons}; {ADVICE}", err=True)
     raise SystemExit(1)
 
 

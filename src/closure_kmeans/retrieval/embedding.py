@@ -82,7 +82,7 @@ def sign(rows: NDArray[Any], words: NDArray[Any], origin_of: NDArray[np.float32]
 
 def list_regions(places: Places, idf: NDArray[np.float32]) -> RegionLists:
     """Inverted lists of the regions of images."""
-    assert places.signatures is not None
+    signatures = _signatures_of(places)
     n_images = len(places.offsets) - 1
     order = np.argsort(places.words, kind="stable")
     image = np.repeat(np.arange(n_images, dtype=np.int32), np.diff(places.offsets))
@@ -90,7 +90,7 @@ def list_regions(places: Places, idf: NDArray[np.float32]) -> RegionLists:
     return RegionLists(
         np.append(0, np.cumsum(np.bincount(places.words, minlength=len(idf)))),
         image[order],
-        places.signatures[order],
+        signatures[order],
         np.sqrt(np.bincount(image, squares, n_images)),
     )
 
@@ -111,13 +111,19 @@ def score_matches(
     matched itself alone. ``burstiness`` (Jégou, Douze, Schmid 2009) lowers the weights of a query region's matches by
     their number, in an image and in all images.
     """
-    assert query.signatures is not None
+    signatures = _signatures_of(query)
     scores = np.zeros(len(lists.region_norms))
     check_words(query.words, len(idf))
     asked = query.words.astype(np.int64)
     weights = idf.astype(np.float64) ** 2
-    if not kernels.add_matches(*lists[:3], asked, query.signatures, similarities(), weights, burstiness, scores):
+    if not kernels.add_matches(*lists[:3], asked, signatures, similarities(), weights, burstiness, scores):
         raise FileFormatError("the index must name images that it has, but does not: it was changed on disk")
     norms = lists.region_norms * np.sqrt(weights[asked].sum())
     found: NDArray[np.float64] = np.divide(scores, norms, out=scores, where=norms > 0)
     return found
+
+
+def _signatures_of(places: Places) -> NDArray[np.uint64]:
+    if places.signatures is None:
+        raise ValueError("regions must have signatures, which words learned with embedding=True give them")
+    return places.signatures
