@@ -65,7 +65,8 @@ def doctor(as_json: bool) -> None:
 
 def _fail_without_cache() -> NoReturn:
     reasons = " and ".join(filter(None, map(obstacle, folders())))
-    click.echo(f"Warning: kernels are compiled in every process, for they cannot be kept: {reasons}; {ADVICE}", err=True)
+    click.echo(f"Warning: kernels are compiled in every process, for they cannot be kept: {reasons}", err=True)
+    click.echo(ADVICE, err=True)
     raise SystemExit(1)
 
 
