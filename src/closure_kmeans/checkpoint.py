@@ -191,14 +191,6 @@ def checkpoint_file(path: str | os.PathLike[str]) -> Path:
     return path if path.suffix == Path(FILE_NAME).suffix else path / FILE_NAME
 
 
-def check_resume(resume: object, name: str, place: object) -> None:
-    """Check the argument ``resume`` of a fit that is saved in the ``place`` that the parameter ``name`` says."""
-    if not isinstance(resume, bool | np.bool_) and not (isinstance(resume, str) and resume == "anyway"):
-        raise TypeError(f"resume must be True, False or 'anyway', got {resume!r}")
-    if resume and place is None:
-        raise ValueError(f"resume={resume!r} needs {name}: where the fit was saved")
-
-
 def check_new(path: str | os.PathLike[str]) -> None:
     """Raise if there is a checkpoint already, for a fit that is not to resume it."""
     file = checkpoint_file(path)

@@ -14,7 +14,7 @@ from sklearn.base import clone
 from closure_kmeans import validation as check
 from closure_kmeans.balance import check_max_size
 from closure_kmeans.base import BaseKMeans, LocalKMeans, Problem, fitted_attributes, start_labels
-from closure_kmeans.checkpoint import Checkpoint, Resume, check_new, check_resume, fingerprint
+from closure_kmeans.checkpoint import Checkpoint, Resume, check_new, fingerprint
 from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
 from closure_kmeans.hierarchy import Level, cluster_centers
 from closure_kmeans.iteration import Clustering, Labels, Recorder
@@ -185,7 +185,7 @@ class ClosureKMeans(LocalKMeans):
         FileExistsError
             There is a checkpoint, and ``resume`` is false.
         """
-        check_resume(resume, "checkpoint", self.checkpoint)
+        check.resume(resume, "checkpoint", self.checkpoint)
         if not resume and isinstance(self.checkpoint, str | os.PathLike):
             check_new(self.checkpoint)
         return self._fit(X, sample_weight, resume)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from mmap import ALLOCATIONGRANULARITY
+import mmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -212,6 +212,13 @@ def map_of(array: Any) -> Any:
     return array
 
 
+def forget(array: Any) -> None:
+    """Drop the pages of a memory map from memory."""
+    mapped = map_of(array)
+    if mapped is not None and mapped.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):  # a private copy would be lost
+        mapped._mmap.madvise(mmap.MADV_DONTNEED)
+
+
 def check_uncut(array: Any) -> None:
     """Raise if the file of a memory map has shrunk: reading beyond its end would kill the process by SIGBUS.
 
@@ -221,7 +228,7 @@ def check_uncut(array: Any) -> None:
     mapped = map_of(array)
     if mapped is None:
         return
-    mapped_from = mapped.offset - mapped.offset % ALLOCATIONGRANULARITY
+    mapped_from = mapped.offset - mapped.offset % mmap.ALLOCATIONGRANULARITY
     expected, size = mapped_from + len(mapped._mmap), mapped._mmap.size()
     if size < expected:
         raise FileFormatError(

@@ -182,6 +182,14 @@ def integer(name: str, value: object, minimum: int | None = None, *, optional: b
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
+def resume(value: object, name: str, place: object) -> None:
+    """Check the argument ``resume`` of a fit that is saved in the ``place`` that the parameter ``name`` says."""
+    if not isinstance(value, bool | np.bool_) and not (isinstance(value, str) and value == "anyway"):
+        raise TypeError(f"resume must be True, False or 'anyway', got {value!r}")
+    if value and place is None:
+        raise ValueError(f"resume={value!r} needs {name}: where the fit was saved")
+
+
 def boolean(name: str, value: object) -> None:
     """A truth value."""
     if not isinstance(value, bool | np.bool_):

@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from closure_kmeans import ClosureKMeans, Iteration
 from closure_kmeans import validation as check
-from closure_kmeans.checkpoint import Resume, check_resume, read_status
+from closure_kmeans.checkpoint import Resume, read_status
 from closure_kmeans.codes.encoding import BLOCK_ROWS, count_collisions, encode_by_beam, encode_greedily
 from closure_kmeans.codes.report import Report, judge
 from closure_kmeans.codes.residuals import Residuals, as_floats, fit_gains
@@ -164,7 +164,7 @@ class ResidualKMeans(BaseEstimator):
         """
         began = time.perf_counter()
         self._check_parameters()
-        check_resume(resume, "checkpoint", self.checkpoint)
+        check.resume(resume, "checkpoint", self.checkpoint)
         X = check.rows(X)
         rows = check.stored_rows(X) if self.memory_limit is not None else check.fitted_rows(X, self)
         weights = np.ones(1) if sample_weight is None else check.weights_like(sample_weight, rows)

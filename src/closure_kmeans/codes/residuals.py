@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import empty_rows, precision, rows_per_block, unit_rows
-from closure_kmeans.stores.layout import forget
+from closure_kmeans.points import empty_rows, forget, precision, rows_per_block, unit_rows
 
 
 class Residuals:

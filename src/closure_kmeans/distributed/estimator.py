@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 from closure_kmeans import validation as check
 from closure_kmeans.base import BaseKMeans, fitted_attributes
-from closure_kmeans.checkpoint import Resume, check_resume, identify
+from closure_kmeans.checkpoint import Resume, identify
 from closure_kmeans.distributed.cluster import Cluster, connect
 from closure_kmeans.distributed.files import SharedFolder, fit_folder, shared_folder
 from closure_kmeans.distributed.sources import Source, open_source
@@ -146,7 +146,7 @@ class DistributedClosureKMeans(BaseKMeans):
         began = time.perf_counter()
         if sample_weight is not None:
             raise ValueError("sample_weight must be None: all rows of a distributed fit weigh the same")
-        check_resume(resume, "storage", self.storage)
+        check.resume(resume, "storage", self.storage)
         self._check_parameters()
         with self._folder(bool(resume)) as folder, connect(self.client, self.n_threads, self.verbose) as cluster:
             cluster.check_shared(folder)

@@ -45,9 +45,9 @@ from closure_kmeans.method import Method
 from closure_kmeans.nearest import sample_accuracy
 from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import Points, as_numbers, hash_rows, largest
+from closure_kmeans.points import Points, as_numbers, forget, hash_rows, largest
 from closure_kmeans.stores import Assigned, CenterBuffers, Rule, Store
-from closure_kmeans.stores.layout import along, forget, on_disk
+from closure_kmeans.stores.layout import along, on_disk
 from closure_kmeans.stores.totals import means_of, no_totals
 
 # Times that a random plane may fail to split a cluster.

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans.files import FileFormatError, reading
-from closure_kmeans.points import check_uncut, map_of
-from closure_kmeans.stores.layout import forget, on_disk
+from closure_kmeans.points import check_uncut, forget, map_of
+from closure_kmeans.stores.layout import on_disk
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 # Kind of the file, and the arrays that are stored as they are.

@@ -19,10 +19,10 @@ from closure_kmeans.base import BaseKMeans
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.checkpoint import Resume
 from closure_kmeans.files import reading
-from closure_kmeans.points import check_uncut, map_of
+from closure_kmeans.points import check_uncut, forget, map_of
 from closure_kmeans.retrieval.embedding import origins, sign
 from closure_kmeans.storage import pack_model, unpack_model
-from closure_kmeans.stores.layout import forget, on_disk
+from closure_kmeans.stores.layout import on_disk
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 # Kind of the file, and the settings stored beside the model.

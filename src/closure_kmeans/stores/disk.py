@@ -25,7 +25,7 @@ from closure_kmeans.method import Method
 from closure_kmeans.nearest import SAMPLE_ROWS
 from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import as_numbers, rows_per_block
+from closure_kmeans.points import as_numbers, forget, rows_per_block
 from closure_kmeans.stores import Assigned, Rule, assign_by_closures
 from closure_kmeans.stores.layout import (
     WIDENED_VALUES,
@@ -35,7 +35,6 @@ from closure_kmeans.stores.layout import (
     count_pieces,
     count_slab_points,
     cut_into_pieces,
-    forget,
     lay_out,
     look_at_sample,
     nearest_pieces,

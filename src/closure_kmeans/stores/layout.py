@@ -7,7 +7,6 @@ neighbours. A slab, which is all that is ever in memory, is some pieces.
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import tempfile
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from closure_kmeans.points import (
     check_values,
     check_weights,
     empty_rows,
-    map_of,
+    forget,
     mean_of,
     precision,
     rows_per_block,
@@ -241,13 +240,6 @@ def sort_into_pieces(X: Rows, plan: Plan, threads: Threads) -> tuple[NDArray[np.
 
     in_bytes = threads.for_each_block(sort, len(piece_of), min(512, rows_per_block(X, WIDENED_VALUES)))
     return piece_of, norms, all(in_bytes)
-
-
-def forget(array: Any) -> None:
-    """Drop the pages of a memory map from memory."""
-    mapped = map_of(array)
-    if mapped is not None and mapped.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):  # a private copy would be lost
-        mapped._mmap.madvise(mmap.MADV_DONTNEED)
 
 
 # -- slabs -------------------------------------------------------------------------------------------------------------

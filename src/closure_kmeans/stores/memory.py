@@ -29,6 +29,7 @@ from closure_kmeans.points import (
     check_values,
     check_weights,
     empty_rows,
+    forget,
     map_of,
     mean_of,
     precision,
@@ -36,7 +37,6 @@ from closure_kmeans.points import (
     shifted,
 )
 from closure_kmeans.stores import Assigned, CenterBuffers, Rule, Store, assign_by_closures, extrapolate
-from closure_kmeans.stores.layout import forget
 from closure_kmeans.trees import DATA_SAMPLE, RandomPartition, grow_leaves, grow_partition, principal_axes, unite_leaves
 
 LocalState: TypeAlias = Clustering[NDArray[np.int32]]
