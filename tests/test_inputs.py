@@ -96,8 +96,6 @@ def test_columns_of_pandas():
     assert is_a_view(rows(arrow), lists.flatten().to_numpy())
     with pytest.raises(FileFormatError, match=r"which of its columns of vectors to take, .*: 'p', 'q'"):
         rows(pandas.DataFrame({"p": series, "q": series}))
-    with pytest.raises(ValueError, match="must have the same shape"):
-        rows(pandas.Series([[1.0, 2.0], [3.0]]))
 
 
 def test_frames_of_polars():
@@ -253,3 +251,28 @@ def test_anything_else_is_an_error_that_names_what_is_taken():
         rows({"embedding": X})
     with pytest.raises(TypeError, match=r"or an iterator of batches, got a builtins\.function"):
         rows(batches)
+
+
+def test_vectors_of_pandas_that_do_not_fit():
+    pandas = pytest.importorskip("pandas")
+    for values, message in (
+        ([[1, 2], [1, 2], [3]], "'X' must hold lists of one length, 2, but row 2 has 1 values"),
+        ([[1, 2], None, [3, 4]], "'X' must have no missing values, but row 1 has some"),
+        ([None, [1, 2]], "'X' must have no missing values, but row 0 has some"),
+    ):
+        with pytest.raises(FileFormatError, match=message):
+            rows(pandas.Series(values))
+
+
+def test_a_frame_of_pandas_with_names_twice_is_left_to_scikit_learn():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=["a", "a", "b", "c"])
+    assert rows(frame) is frame
+
+
+def test_tables_of_arrow_without_values():
+    arrow = pytest.importorskip("pyarrow")
+    with pytest.raises(FileFormatError, match="'X' must have columns, but has none"):
+        rows(arrow.table({}))
+    with pytest.raises(FileFormatError, match="'X' must hold lists with values, but row 0 is empty"):
+        rows(arrow.array([[], []], arrow.list_(arrow.float32())))

@@ -82,7 +82,7 @@ def test_the_hyperplanes_of_large_words_pass_through_their_centres(collection, v
     from closure_kmeans.retrieval.embedding import origins
 
     centers = np.array([[100.0] * 4, [10.0] * 4])
-    found = origins(centers, np.array([1e6, 10.0]), np.array([0, 1]))
+    found = origins(centers, np.array([1e6, 10.0]), np.array([0, 1]), mean=centers[0])
     np.testing.assert_allclose(found[0], centers[0], atol=0.1)
     np.testing.assert_allclose(found[1], 10 / 110 * centers[1] + 100 / 110 * centers[0], atol=0.1)
 

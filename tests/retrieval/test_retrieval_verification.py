@@ -78,6 +78,8 @@ def test_rerank_puts_verified_images_first():
     ranking = Ranking(np.array([7, 3, 9, 1, 4, 2]), np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4]))
     inliers, verified = np.array([3, 9, 20, 9, 15]), np.array([False, True, True, True, False])
     assert ranking.images[rerank(ranking, inliers, verified)].tolist() == [9, 3, 1, 7, 4, 2]
+    without_weight = rerank(ranking, np.zeros(5), verified)
+    assert ranking.images[without_weight].tolist() == [3, 9, 1, 7, 4, 2]
 
 
 @pytest.mark.parametrize("verifier", ["matches", "opencv"])

@@ -94,6 +94,8 @@ def evaluate(
         raise click.UsageError("--skip would break the groups of four of ukbench")
     if plan.levels != [1] and "hkm" not in plan.methods:
         raise click.UsageError("--levels is of hkm, which is not among --methods")
+    if plan.embedding and "l2" in plan.norms and plan.levels == [1] and plan.n_nearest == 1:
+        raise click.UsageError("--norms l2 is of tf-idf: add --protocol paper or --no-embedding")
     names = image_names(photos)
     check_plan(plan, names, queries)  # before the long work
     with collecting.saying_what_is_kept():

@@ -216,6 +216,8 @@ def query(
         if picture is not None and opened.holds(picture):
             raise click.UsageError(f"'{picture}' would be overwritten: it is a photo of the index")
     asked = opened.read_query(image, box=box, n_nearest=n_nearest)
+    if norm != "l1" and reranking.embedding and asked.places.signatures is not None:
+        raise click.UsageError(f"--norm {norm} is of tf-idf: add --protocol paper or --no-embedding")
     verification = Verification(
         dof=reranking.dof, verifier=reranking.verifier or "matches", weighted=reranking.weighted
     )

@@ -58,6 +58,8 @@ def count_collisions(codes: ArrayLike) -> NDArray[np.int32]:
     [0, 0, 1, 2]
     """
     table = np.asarray(codes)
+    if table.ndim != 2:
+        raise ValueError(f"codes must have shape (n, n_levels), got {table.shape}")
     order = np.lexsort(table.T[::-1])
     in_order = table[order]
     is_first = np.ones(len(table), bool)

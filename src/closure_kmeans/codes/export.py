@@ -153,6 +153,7 @@ def _train(faiss: Any, quantizer: Any, codebooks: list[NDArray[np.float32]]) -> 
         filled += [centers, np.tile(centers[:1], (size - len(centers), 1))]
     faiss.copy_array_to_vector(np.concatenate(filled).ravel(), quantizer.codebooks)
     quantizer.max_beam_size = 1
+    quantizer.train_type |= faiss.ResidualQuantizer.Skip_codebook_tables  # products of all centres, for beam search
     quantizer.is_trained = True
 
 

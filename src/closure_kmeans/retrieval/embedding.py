@@ -52,9 +52,10 @@ def projection(n_features: int) -> NDArray[np.float32]:
     return normals
 
 
-def origins(centers: NDArray[Any], sizes: NDArray[np.float64], words: NDArray[Any]) -> NDArray[np.float32]:
-    """Points through which the hyperplanes of some words pass."""
-    mean = sizes @ centers / sizes.sum()
+def origins(
+    centers: NDArray[Any], sizes: NDArray[np.float64], words: NDArray[Any], mean: NDArray[Any]
+) -> NDArray[np.float32]:
+    """Points through which the hyperplanes of some words pass; ``mean`` is that of all descriptors."""
     share = (sizes[words] / (sizes[words] + PRIOR_SIZE))[:, np.newaxis]
     found: NDArray[np.float32] = (share * centers[words] + (1 - share) * mean).astype(np.float32)
     return found

@@ -53,12 +53,14 @@ def add_scores(
 
 @kernel
 def hamming(one: Any, other: Any) -> Any:  # unsigned: NumPy's types
-    """Hamming distance of two signatures of 64 bits. LLVM recognises the idiom as one instruction."""
+    """Hamming distance of two signatures of 64 bits: counts of bits in pairs, fours and bytes, then their sum."""
     x = one ^ other
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
     x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
     x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
+    for shift in (8, 16, 32):
+        x = x + (x >> np.uint64(shift))
+    return np.int64(x & np.uint64(0x7F))
 
 
 @kernel
@@ -370,8 +372,9 @@ def weigh_inliers(
         i, j = pairs[pair, 0], pairs[pair, 1]
         transform_between(keypoints[i], others[j], dof, trial)
         own = abs(trial[0, 0] * trial[1, 1] - trial[0, 1] * trial[1, 0])
-        octaves = math.log2(own / determinant) / 2
-        total += idf[words[i]] * math.exp(-octaves * octaves / 2)
+        if own > 0 and determinant > 0:  # keypoints without size have no scale
+            octaves = math.log2(own / determinant) / 2
+            total += idf[words[i]] * math.exp(-octaves * octaves / 2)
     return total
 
 

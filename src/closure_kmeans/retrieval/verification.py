@@ -261,6 +261,7 @@ def rerank(ranking: Ranking, inliers: NDArray[Any], verified: NDArray[np.bool_])
     >>> ranking.images[order].tolist()
     [3, 8, 5]
     """
-    counted = np.zeros(len(ranking.images))
+    is_verified, counted = np.zeros((2, len(ranking.images)))
+    is_verified[: len(verified)] = verified
     counted[: len(inliers)] = np.where(verified, inliers, 0)
-    return np.argsort(-counted, kind="stable")
+    return np.lexsort((-counted, -is_verified))

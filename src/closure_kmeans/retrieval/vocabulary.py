@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -155,10 +155,17 @@ class Vocabulary:
         for first in range(0, len(nearest), ROWS_PER_ROOT):
             block = slice(first, first + ROWS_PER_ROOT)
             own, place = np.unique(nearest[block], return_inverse=True)
-            centers = origins(self.model.cluster_centers_, self.model.cluster_sizes_, own)
+            centers = origins(self.model.cluster_centers_, self.model.cluster_sizes_, own, self._mean)
             found[block] = sign(self._compared(descriptors[block]), place, centers)
             forget(descriptors)
         return found
+
+    @cached_property
+    def _mean(self) -> NDArray[Any]:
+        """Mean of all descriptors of the fit."""
+        sizes = self.model.cluster_sizes_
+        mean: NDArray[Any] = sizes @ self.model.cluster_centers_ / sizes.sum()
+        return mean
 
     def _compared(self, descriptors: NDArray[Any]) -> NDArray[Any]:
         """Descriptors as they are compared: RootSIFT, or as they are."""

@@ -17,6 +17,8 @@ from closure_kmeans.files import FileFormatError
 from closure_kmeans.vectors.lists import DEFAULT_NAMES, choose_column, has_lists, is_list, rows_of_lists
 from closure_kmeans.vectors.rows import Group, Vectors, default_name
 
+# Vectors in a column of pandas.
+SEQUENCES = (list, tuple, np.ndarray)
 # Rows of a Lance data set that are read at a time.
 READ_ROWS = 1 << 15
 # What to do where several columns may be meant.
@@ -78,6 +80,8 @@ def _of_arrow(X: Any) -> Any:
     if hasattr(X, "to_table"):  # a data set
         return _of_arrow_dataset(X)
     if hasattr(X, "schema"):  # a table or a batch
+        if not X.num_columns:
+            raise FileFormatError("'X' must have columns, but has none")
         if not has_lists(X.schema):
             return np.stack([column.to_numpy(zero_copy_only=False) for column in map(_whole, X.columns)], axis=1)
         name = choose_column("X", X.schema, how=TAKE)
@@ -90,13 +94,15 @@ def _whole(column: Any) -> Any:
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column
 
 
-def _of_lists(column: Any, label: str) -> Any:
-    """A column of lists: a view of its values if they lie in one piece, else some pieces."""
+def _of_lists(column: Any, label: str, first: int = 0) -> Any:
+    """A column of lists: a view of its values if they lie in one piece, else some pieces; ``first`` is its row."""
     chunks = [chunk for chunk in getattr(column, "chunks", [column]) if len(chunk)]
     if not chunks:
         raise FileFormatError(f"'{label}' must have rows, but has none")
     width = len(chunks[0][0]) if chunks[0][0].is_valid else 0
-    parts, first = [], 0
+    if width == 0 and chunks[0][0].is_valid:
+        raise FileFormatError(f"'{label}' must hold lists with values, but row {first} is empty")
+    parts = []
     for chunk in chunks:
         parts.append(rows_of_lists(chunk, width, label, first))
         first += len(chunk)
@@ -110,7 +116,7 @@ def _of_arrow_dataset(X: Any) -> Any:
         return _of_lists(X.to_table(columns=[name])[name], f"X:{name}")
 
     def read(first: int, n_rows: int) -> NDArray[Any]:
-        return np.asarray(_of_lists(X.to_table(columns=[name], offset=first, limit=n_rows)[name], f"X:{name}"))
+        return np.asarray(_of_lists(X.to_table(columns=[name], offset=first, limit=n_rows)[name], f"X:{name}", first))
 
     n_rows, one = X.count_rows(), read(0, 1)
     groups = [
@@ -133,25 +139,34 @@ def _of_polars(X: Any) -> Any:
 def _of_pandas(X: Any) -> Any:
     """A series of lists or arrays, or a frame with one."""
     if getattr(X, "ndim", 0) == 2:
-        names = [name for name in X.columns if _holds_vectors(X[name])]
-        if not names:
+        held = {str(name): X.iloc[:, i] for i, name in enumerate(X.columns) if _holds_vectors(X.iloc[:, i])}
+        if not held:
             return X
-        X = X[default_name("X", "columns of vectors", names, [each for each in DEFAULT_NAMES if each in names], TAKE)]
+        usual = [each for each in DEFAULT_NAMES if each in held]
+        X = held[str(default_name("X", "columns of vectors", list(held), usual, TAKE))]
     if not _holds_vectors(X):
         return X
     if hasattr(X.array, "__arrow_array__") and X.dtype != object:
         return _of_arrow(X.array.__arrow_array__())
+    width = next(len(row) for row in X if isinstance(row, SEQUENCES))
+    for number, row in enumerate(X):
+        if not isinstance(row, SEQUENCES):
+            raise FileFormatError(f"'X' must have no missing values, but row {number} has some")
+        if len(row) != width:
+            raise FileFormatError(f"'X' must hold lists of one length, {width}, but row {number} has {len(row)} values")
     return np.stack([np.asarray(row) for row in X])
 
 
 def _holds_vectors(series: Any) -> bool:
-    """Whether the values of a series are lists or arrays."""
-    return len(series) > 0 and np.ndim(series.iloc[0]) == 1 and not isinstance(series.iloc[0], str | bytes)
+    """Whether the first value of a series that is not missing is a list or an array."""
+    if isinstance(series.dtype, np.dtype) and series.dtype != object:
+        return False
+    return isinstance(next((row for row in series if row is not None), None), SEQUENCES)
 
 
 def _of_datasets(X: Any) -> Any:
     """A data set of Hugging Face, or one of its columns; both are tables of Arrow in a file."""
-    if hasattr(X, "select_columns") and not isinstance(X, dict):  # of splits
+    if hasattr(X, "select_columns") and hasattr(X, "__getitem__") and not isinstance(X, dict):  # of splits
         return _of_arrow(X.with_format("arrow")[:])
     source: Any = getattr(X, "source", None)
     if hasattr(source, "select_columns"):
