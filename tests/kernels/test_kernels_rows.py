@@ -7,7 +7,7 @@ import pytest
 import reference
 from small import assert_close, both_precisions, every_dtype, largest_norm, make_labels, make_points, numbers
 
-from closure_kmeans import nearest
+from closure_kmeans import kernels, nearest
 from closure_kmeans.clusters import Clusters, group_by_label
 from closure_kmeans.kernels import rows as row_kernels
 from closure_kmeans.kernels.simd import widen
@@ -134,3 +134,9 @@ def test_squared_distance():
 def test_plain_distance(dtype):
     a, b = np.random.default_rng(0).normal(size=(2, 9)).astype(dtype)
     assert row_kernels.plain_distance(a, b) == pytest.approx(reference.squared_distances([a], [b])[0, 0], rel=1e-6)
+
+
+def test_the_package_has_the_modules_of_the_kernels():
+    assert kernels.__getattr__("rows") is row_kernels
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = kernels.nothing

@@ -60,6 +60,9 @@ def test_score_matches(bursty):
     )
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert (found > 0).sum() == 3
+    changed = lists._replace(region_images=lists.region_images + 4)
+    with pytest.raises(FileFormatError, match="the index must name images that it has"):
+        score_matches(changed, place(asked, np.ones((8, 4)), signatures=query), idf, burstiness=bursty)
 
 
 @pytest.mark.kernels
