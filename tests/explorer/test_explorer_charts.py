@@ -1,7 +1,7 @@
 """Charts of cluster sizes and of a fit."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from closure_kmeans import Iteration
@@ -19,6 +19,7 @@ def test_every_cluster_is_in_one_bar(sizes):
 
 
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
+@example(0.0, 5e-324)
 def test_ticks_are_few_and_inside(low, span):
     marks = charts.ticks(low, low + span)
     assert 1 <= len(marks) <= 8

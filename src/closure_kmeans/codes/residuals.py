@@ -97,4 +97,4 @@ def fit_gains(
             targets[i] += weights[some] @ np.einsum("ij,ij->i", parts[i], block, dtype=np.float64)
             for j in range(n_levels):
                 products[i, j] += weights[some] @ np.einsum("ij,ij->i", parts[i], parts[j], dtype=np.float64)
-    return np.linalg.lstsq(products, targets)[0].astype(np.float64, copy=False)
+    return np.linalg.lstsq(products, targets, rcond=None)[0].astype(np.float64, copy=False)

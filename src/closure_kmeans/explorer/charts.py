@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MOST_BARS = 28
 # Grid lines behind a curve, approximately.
 N_TICKS = 4
+# An interval this short has one tick: its logarithm would be that of a number that is not normal.
+SHORTEST = 1e-300
 # Clusters on an SVG map, at most.
 MOST_ON_MAP = 3000
 # Classes of tightness, each with a colour.
@@ -64,7 +66,7 @@ def draw_histogram(
 def ticks(low: float, high: float) -> list[float]:
     """Round numbers in an interval."""
     span = high - low
-    if not (math.isfinite(span) and span > 0):
+    if not (math.isfinite(span) and span > SHORTEST):
         return [low]
     step = 10 ** math.floor(math.log10(span / N_TICKS))
     step *= next(factor for factor in (1, 2, 5, 10) if span / (step * factor) <= N_TICKS + 1)
