@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from inputs import draw_k, rows
 from models import closures, model
 
-from closure_kmeans import neighborhoods
 from closure_kmeans.datasets import load_sift
-from closure_kmeans.neighborhoods import LARGEST_LEAF, FreshNeighborhoods, KeptNeighborhoods
+from closure_kmeans.kept import KeptNeighborhoods
+from closure_kmeans.neighborhoods import LARGEST_LEAF, FreshNeighborhoods
+from closure_kmeans.stores import memory
 from closure_kmeans.stores.memory import MemoryStore
 from closure_kmeans.trees import RandomPartition
 
@@ -104,7 +105,7 @@ def test_groups_of_cells_keep_the_promises(X, weighted, data):
 
     begin = MemoryStore.begin
     with (
-        mock.patch.multiple(neighborhoods, LEAVES_TOGETHER=2, FEW_LEAVES=1),
+        mock.patch.multiple(memory, LEAVES_TOGETHER=2, FEW_LEAVES=1),
         mock.patch.object(MemoryStore, "begin", remember),
     ):
         fits = [model(k, tol=0, max_iter=20, n_threads=n_threads).fit(X, sample_weight=weights) for n_threads in (1, 2)]

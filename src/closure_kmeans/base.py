@@ -18,6 +18,7 @@ from closure_kmeans import validation as check
 from closure_kmeans.iteration import Clustering, Iteration, Labels, Recorder
 from closure_kmeans.model import FittedModel
 from closure_kmeans.points import as_numbers, check_uncut, unit_rows
+from closure_kmeans.renamed import check_renamed
 from closure_kmeans.search import CenterIndex
 from closure_kmeans.stores import Store
 from closure_kmeans.stores.memory import LocalStore
@@ -54,13 +55,13 @@ class BaseKMeans(FittedModel):
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Self:
         """Refuse a renamed parameter, and name its successor."""
-        check.renamed(cls, parameters)
+        check_renamed(cls, parameters)
         model: Self = super().__new__(cls)
         return model
 
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters by their names, as scikit-learn does."""
-        check.renamed(type(self), parameters)
+        check_renamed(type(self), parameters)
         super().set_params(**parameters)
         return self
 
@@ -125,7 +126,8 @@ class LocalKMeans(BaseKMeans, ABC):
             fitted = self._solve(Problem(rows[some], weights[some], init, began, resume))
             labels = np.empty(len(rows), np.int32)
             labels[some] = fitted["labels_"]
-            labels[~some], _ = fitted["_index"].find(others)
+            index = fitted["_index"] or self.index_class.of(fitted["cluster_centers_"], sample=fitted["_sample"])
+            labels[~some], _ = index.find(others)
             fitted["labels_"] = labels
         validate_data(self, X, skip_check_array=True)
         return self._become(fitted)
@@ -145,7 +147,8 @@ def fitted_attributes(
         "n_iter_": len(record.history),
         "history_": record.history,
         "stopped_by_": stopped_by,
-        "_index": CenterIndex.of(centers, sample=store.sample),
+        "_sample": store.sample,
+        "_index": None,
         "_indexed": centers,
     }
 

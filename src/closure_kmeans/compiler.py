@@ -98,18 +98,6 @@ class CompilerWatch:
 WATCH = CompilerWatch()
 
 
-class CompilerTime:
-    """Compile time since the last lap, in seconds."""
-
-    def __init__(self) -> None:
-        self._before = WATCH.seconds
-
-    def lap(self) -> float:
-        """Seconds since the last lap; starts a new one."""
-        before, self._before = self._before, WATCH.seconds
-        return self._before - before
-
-
 def acknowledge(error: BaseException) -> None:
     """Report that an interrupt must wait for a thread that is compiling."""
     if isinstance(error, KeyboardInterrupt) and WATCH.is_compiling:

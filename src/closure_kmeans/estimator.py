@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import clone
 
 from closure_kmeans import validation as check
 from closure_kmeans.balance import check_max_size
 from closure_kmeans.base import BaseKMeans, LocalKMeans, Problem, fitted_attributes, start_labels
 from closure_kmeans.checkpoint import Checkpoint, Resume, check_new, fingerprint
 from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
-from closure_kmeans.hierarchy import Level, cluster_centers
+from closure_kmeans.hierarchy import ClustersOfClusters
 from closure_kmeans.iteration import Clustering, Labels, Recorder
 from closure_kmeans.method import PAPER, Method
 from closure_kmeans.neighborhoods import LeavesOf, Neighborhoods
@@ -27,7 +25,7 @@ from closure_kmeans.stores.memory import LocalStore, MemoryStore
 
 
 @dataclass(eq=False, repr=False)
-class ClosureKMeans(LocalKMeans):
+class ClosureKMeans(ClustersOfClusters, LocalKMeans):
     """K-means for thousands to millions of clusters, by cluster closures.
 
     A point that changes its cluster lies near a border, so the only clusters worth testing for it are those of its
@@ -233,36 +231,6 @@ class ClosureKMeans(LocalKMeans):
             return DiskStore(rows, weights, self.n_clusters, memory=limit, **settings)
         check.memory(self.n_clusters, rows, method.tree_dims)
         return MemoryStore(rows, weights, self.n_clusters, **settings)
-
-    def hierarchy(self, levels: Sequence[int]) -> list[Level]:
-        """Cluster the clusters, and those again, by the same method and with the same parameters.
-
-        A centre weighs as much as the rows of its cluster, so that the centres of a level are the means of all rows
-        below them.
-
-        Parameters
-        ----------
-        levels : sequence of int
-            The number of clusters in each level, from fine to coarse: each less than that below.
-
-        Returns
-        -------
-        hierarchy : list of Level
-            For each level ``parents``, the cluster of this level that each cluster of the level below is in; the first
-            is about the clusters of the model itself. ``centers`` and ``sizes`` are those of the level.
-
-        Examples
-        --------
-        >>> from closure_kmeans import ClosureKMeans
-        >>> from closure_kmeans.datasets import load_sift
-        >>> model = ClosureKMeans(n_clusters=1000, random_state=0).fit(load_sift())
-        >>> fine, coarse = model.hierarchy([100, 10])
-        >>> fine.parents.shape, coarse.parents.shape
-        ((1000,), (100,))
-        >>> in_coarse = coarse.parents[fine.parents[model.labels_]]  # of each row
-        """
-        like = clone(self).set_params(init="tree", max_size=None, memory_limit=None, checkpoint=None, callback=None)
-        return cluster_centers(self, like, levels)
 
 
 def improve(

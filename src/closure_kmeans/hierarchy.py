@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from closure_kmeans import validation as check
-from closure_kmeans.base import BaseKMeans
+from closure_kmeans.model import FittedModel
+
+# Parameters of the fit that those of the levels have, too.
+SHARED = ("metric", "target_accuracy", "method", "max_iter", "tol", "max_time", "random_state", "n_threads", "verbose")
 
 
 class Level(NamedTuple):
@@ -21,20 +24,52 @@ class Level(NamedTuple):
     sizes: NDArray[np.float64]  # (n_clusters,) number of rows in each, or their weight
 
 
-def cluster_centers(model: BaseKMeans, like: BaseKMeans, levels: Sequence[int]) -> list[Level]:
-    """Cluster the centres of a model, and those again; ``like`` is an estimator with the parameters for it."""
-    check_is_fitted(model, "cluster_centers_")
-    if not np.iterable(levels):
-        raise TypeError(f"levels must be a sequence of integers, such as [{levels}], got {levels!r}")
-    centers, sizes = np.asarray(model.cluster_centers_), np.asarray(model.cluster_sizes_)
-    hierarchy: list[Level] = []
-    for n_clusters in levels:
-        check.integer("levels", n_clusters, 1)
-        if n_clusters >= len(centers):
-            raise ValueError(
-                f"levels must have fewer clusters than the level below, which has {len(centers)}, got {n_clusters}"
-            )
-        above = like.set_params(n_clusters=n_clusters).fit(centers, sample_weight=sizes)
-        centers, sizes = above.cluster_centers_, above.cluster_sizes_
-        hierarchy.append(Level(above.labels_, centers, sizes))
-    return hierarchy
+class ClustersOfClusters(FittedModel):
+    """Adds ``hierarchy`` to an estimator."""
+
+    def hierarchy(self, levels: Sequence[int]) -> list[Level]:
+        """Cluster the clusters, and those again, by the same method and with the same parameters.
+
+        A centre weighs as much as the rows of its cluster, so that the centres of a level are the means of all rows
+        below them.
+
+        Parameters
+        ----------
+        levels : sequence of int
+            The number of clusters in each level, from fine to coarse: each less than that below.
+
+        Returns
+        -------
+        hierarchy : list of Level
+            For each level ``parents``, the cluster of this level that each cluster of the level below is in; the first
+            is about the clusters of the model itself. ``centers`` and ``sizes`` are those of the level.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> from closure_kmeans.datasets import load_sift
+        >>> model = ClosureKMeans(n_clusters=1000, random_state=0).fit(load_sift())
+        >>> fine, coarse = model.hierarchy([100, 10])
+        >>> fine.parents.shape, coarse.parents.shape
+        ((1000,), (100,))
+        >>> in_coarse = coarse.parents[fine.parents[model.labels_]]  # of each row
+        """
+        from closure_kmeans.estimator import ClosureKMeans
+
+        check_is_fitted(self, "cluster_centers_")
+        if not np.iterable(levels):
+            raise TypeError(f"levels must be a sequence of integers, such as [{levels}], got {levels!r}")
+        own = self.get_params(deep=False)
+        like = ClosureKMeans(**{name: own[name] for name in SHARED})
+        centers, sizes = np.asarray(self.cluster_centers_), np.asarray(self.cluster_sizes_)
+        hierarchy: list[Level] = []
+        for n_clusters in levels:
+            check.integer("levels", n_clusters, 1)
+            if n_clusters >= len(centers):
+                raise ValueError(
+                    f"levels must have fewer clusters than the level below, which has {len(centers)}, got {n_clusters}"
+                )
+            above = like.set_params(n_clusters=n_clusters).fit(centers, sample_weight=sizes)
+            centers, sizes = above.cluster_centers_, above.cluster_sizes_
+            hierarchy.append(Level(above.labels_, centers, sizes))
+        return hierarchy

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from numpy.typing import NDArray
 
 from closure_kmeans.clusters import Clusters
-from closure_kmeans.compiler import CompilerTime
+from closure_kmeans.compiler import WATCH
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
@@ -138,7 +138,7 @@ class Recorder:
         self._began = began
         self._seconds_before = self.history[-1].seconds if self.history else 0.0
         self._n_points = n_points
-        self._compiling = CompilerTime()
+        self._compiled = WATCH.seconds
         self._bar = tqdm(
             total=max_iter, initial=len(self.history), disable=not model.verbose, unit="it", desc=type(model).__name__
         )
@@ -183,7 +183,8 @@ class Recorder:
         self._bar.set_postfix_str(
             f"distortion {record.inertia / self._n_points:.6g}, moved {record.n_active / self._n_points:.2%}"
         )
-        compiling = self._compiling.lap()
+        compiling = WATCH.seconds - self._compiled
+        self._compiled += compiling
         if not self._bar.disable:  # exclude compile time from the estimate of the remaining time
             self._bar.start_t += compiling
             self._bar.last_print_t += compiling

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.utils import check_array
 
-from closure_kmeans import nearest
+from closure_kmeans import points
 from closure_kmeans import validation as check
 from closure_kmeans.nearest import nearest_centers
 from closure_kmeans.parallel import Threads, count_threads
@@ -48,7 +48,7 @@ def squared_distances(X: ArrayLike, centers: ArrayLike, labels: ArrayLike) -> ND
     [0.0, 81.0]
     """
     rows, middles, mean = _rows_and_centers(X, centers)
-    return nearest.squared_distances(rows, middles, mean, check.labels("labels", labels, len(rows), len(middles)))
+    return points.squared_distances(rows, middles, mean, check.labels("labels", labels, len(rows), len(middles)))
 
 
 def assignment_accuracy(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, n_threads: int | None = None) -> float:
@@ -59,7 +59,7 @@ def assignment_accuracy(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, n_t
     """
     _, smallest = exact_labels(X, centers, n_threads)
     own = squared_distances(X, centers, labels)
-    return float(np.mean(own <= smallest * nearest.EQUALLY_NEAR))
+    return float(np.mean(own <= smallest * points.EQUALLY_NEAR))
 
 
 def distance_ratio(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, new_labels: ArrayLike) -> NDArray[np.float64]:

@@ -15,9 +15,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from closure_kmeans import validation as check
 from closure_kmeans.files import library
 from closure_kmeans.iteration import Iteration
-from closure_kmeans.nearest import squared_distances
 from closure_kmeans.parallel import Threads, count_threads
-from closure_kmeans.points import rows_per_block, shifted, unit_rows
+from closure_kmeans.points import rows_per_block, shifted, squared_distances, unit_rows
 from closure_kmeans.search import CenterIndex
 from closure_kmeans.storage import pack_model
 from closure_kmeans.tensors import unmap, write_tensors
@@ -48,8 +47,9 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
     n_iter_: int
     history_: list[Iteration]
     stopped_by_: str
-    _index: CenterIndex
-    _indexed: NDArray[Any]  # the centres of the index
+    _sample: NDArray[Any] | None  # rows of the fit
+    _index: CenterIndex | None  # made when it is first used
+    _indexed: NDArray[Any]  # the centres that these are about
 
     def predict(self, X: ArrayLike, *, exact: bool = False) -> NDArray[np.int32]:
         """The nearest centre of each row.
@@ -250,10 +250,12 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
 
     @property
     def center_index_(self) -> CenterIndex:
-        """The index of the centres; a new one if somebody has replaced ``cluster_centers_``."""
+        """The index of the centres, made when it is first used, and again if ``cluster_centers_`` was replaced."""
         check_is_fitted(self, "cluster_centers_")
         if self._indexed is not self.cluster_centers_:
             self._index, self._indexed = self.index_class(self.cluster_centers_), self.cluster_centers_
+        if self._index is None:
+            self._index = self.index_class.of(self.cluster_centers_, sample=self._sample)
         self._index.n_threads = self.n_threads
         return self._index
 
@@ -262,6 +264,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         state: dict[str, Any] = dict(super().__getstate__())
         if state.pop("_indexed", None) is not None:
             state["_index"] = self.center_index_.pack()
+            state.pop("_sample", None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

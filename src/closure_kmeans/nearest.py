@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import kernels
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import Points, as_numbers, rows_per_block, shifted
+from closure_kmeans.points import rows_per_block, shifted
 
 # Rows and centres in one matrix product; both fit into the second-level cache.
 SEARCH_ROWS, SEARCH_CENTERS = 256, 512
@@ -17,10 +17,6 @@ SEARCH_ROWS, SEARCH_CENTERS = 256, 512
 SEVERAL_ROWS = 64
 # Rows of a fit that show how rows lie to the centres: see ``CenterIndex``.
 SAMPLE_ROWS = 2000
-# Rows that show the accuracy of an assignment: it is known to half a percent or better.
-ACCURACY_ROWS = 500
-# Distances that differ by no more than this factor are equal but for rounding.
-EQUALLY_NEAR = 1 + 1e-9
 
 
 def nearest_centers(
@@ -42,8 +38,8 @@ def nearest_centers(
             for center in range(0, len(centers), SEARCH_CENTERS):
                 with np.errstate(over="ignore", invalid="ignore"):
                     products = centers[center : center + SEARCH_CENTERS] @ rows.T
-                kernels.rows.keep_nearest(products, norms, center, best, second, labels[block])
-            kernels.rows.settle_nearest(rows, centers, norms.max(), best, second, labels[block], distances[block])
+                kernels.nearest.keep_nearest(products, norms, center, best, second, labels[block])
+            kernels.nearest.settle_nearest(rows, centers, norms.max(), best, second, labels[block], distances[block])
 
     threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X), threads))
     return labels, distances
@@ -68,7 +64,7 @@ def several_nearest_centers(
             rows = shifted(X[block], offset)
             with np.errstate(over="ignore", invalid="ignore"):
                 scores = norms - 2 * (rows @ centers.T)
-            kernels.cells.settle_several(rows, centers, norms.max(), scores, best, labels[block], distances[block])
+            kernels.nearest.settle_several(rows, centers, norms.max(), scores, best, labels[block], distances[block])
 
     threads.for_each_block(search, len(X), search_block(len(X), rows_per_block(X), threads))
     return labels, distances
@@ -78,27 +74,3 @@ def search_block(n_rows: int, largest: int, threads: Threads) -> int:
     """Rows to search at a time: equally many for each thread and at most ``largest``, for large products."""
     n_blocks = threads.n_threads * -(-n_rows // (largest * threads.n_threads))
     return max(SEARCH_ROWS, -(-n_rows // max(n_blocks, 1)))
-
-
-def sample_accuracy(points: Points, centers: NDArray[Any], labels: NDArray[np.int32], threads: Threads) -> float:
-    """The share of a sample of points, spread over the data, whose cluster has the nearest of all centres.
-
-    Of several centres that are equally near, any one counts.
-    """
-    sample = slice(None, None, -(-len(points.rows) // ACCURACY_ROWS))
-    rows = as_numbers(points.rows[sample])
-    _, smallest = nearest_centers(rows, centers, points.offset, threads)
-    own = squared_distances(rows, centers, points.offset, labels[sample])
-    return float(np.mean(own <= smallest * EQUALLY_NEAR))
-
-
-def squared_distances(
-    X: NDArray[Any], centers: NDArray[Any], offset: NDArray[Any], labels: NDArray[Any]
-) -> NDArray[np.float64]:
-    """The squared distance of each row to the centre of its label, in double precision."""
-    distances = np.empty(len(X))
-    for first in range(0, len(X), rows_per_block(X)):
-        block = slice(first, first + rows_per_block(X))
-        difference = shifted(X[block], offset).astype(np.float64) - centers[labels[block]]
-        distances[block] = np.einsum("ij,ij->i", difference, difference)
-    return distances

@@ -18,20 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans.method import Method
-from closure_kmeans.trees import RandomPartition, check_partition
+from closure_kmeans.trees import RandomPartition
 
 # Leaf size: LEAF_POINTS (n / k) ** LEAF_POWER. A leaf then has about as many clusters whatever their number is.
 LEAF_POINTS, LEAF_POWER = 47, 0.4
 # Largest leaf when leaves are doubled to reach ``target_accuracy``; larger ones no longer help.
 LARGEST_LEAF = 4096
 
-# Up to here a point is tested with all clusters: a leaf has about as many.
-FEW_CLUSTERS = 128
 # Points in a block that is tested with all clusters.
 BLOCK_POINTS = 1024
-# Leaves of the first tree in a group of the first iteration: fewer clusters than a normal leaf has, so that it takes
-# less than half as long. Only above FEW_LEAVES clusters, so that there are enough groups for all threads.
-LEAVES_TOGETHER, FEW_LEAVES = 32, 2000
 
 
 class Leaves(Protocol):
@@ -121,52 +116,6 @@ class FreshNeighborhoods(Neighborhoods[LeavesOf]):
             raise ValueError(f"leaves must have at least one point, got {self.leaf_size}")
 
 
-class KeptNeighborhoods(Neighborhoods[RandomPartition]):
-    """The paper's: up to ``max_trees`` partitions, grown once and united.
-
-    Adaptive ones begin with one tree and add another when the distortion fell by less than ``min_fall`` of itself,
-    or no point moved. Static ones have all their trees from the beginning.
-    """
-
-    def __init__(
-        self, grow: Grow[RandomPartition], leaf_size: int, max_trees: int, *, adaptive: bool, min_fall: float
-    ) -> None:
-        self._grow = grow
-        self._leaf_size = leaf_size
-        self._max_trees = max_trees
-        self._min_fall = min_fall
-        self._n_trees = 1 if adaptive else max_trees
-        self._trees: list[RandomPartition] = []
-
-    def leaves(self) -> list[RandomPartition]:
-        """All trees; the last ones are grown now if they have to be."""
-        while len(self._trees) < self._n_trees:
-            self._trees.append(self._grow(self._leaf_size))
-        return self._trees
-
-    def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
-        """Add a tree if there is need and room for one."""
-        used_up = settled or fall < self._min_fall
-        if not used_up or self._n_trees >= self._max_trees:
-            return False
-        self._n_trees += 1
-        return True
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """The trees grown so far, and their number in the next iteration."""
-        starts = {"starts": self._trees[0].starts} if self._trees else {}
-        members = {f"members.{i}": tree.members for i, tree in enumerate(self._trees)}
-        return {"n_trees": np.array([self._n_trees])} | starts | members
-
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Restore kept trees, or if the state has none, their number."""
-        (self._n_trees,) = state["n_trees"].tolist()
-        n_grown = sum(name.startswith("members.") for name in state)
-        self._trees = [RandomPartition(state[f"members.{i}"], state["starts"]) for i in range(n_grown)]
-        for tree in self._trees:
-            check_partition(tree)
-
-
 class AllClusters(Neighborhoods[RandomPartition]):
     """Every cluster is a candidate of every point: the assignment is exact."""
 
@@ -192,26 +141,3 @@ def fresh_neighborhoods(
     """One new partition in every iteration, with leaves of at most ``largest`` points, by default of all points."""
     leaf_size = method.leaf_size or suitable_leaf_size(n_points, n_clusters)
     return FreshNeighborhoods(grow, leaf_size, largest or n_points, target_accuracy, first)
-
-
-def neighborhoods_in_memory(
-    grow: Grow[RandomPartition],
-    grow_over_start: Grow[RandomPartition] | None,
-    n_points: int,
-    n_clusters: int,
-    method: Method,
-    target_accuracy: float,
-) -> Neighborhoods[RandomPartition]:
-    """The neighbourhoods that a method asks for, for points in memory.
-
-    ``grow_over_start``, if the start is the leaves of a tree, makes a random partition of that many groups of them.
-    """
-    if method.neighborhoods == "all" or (method.neighborhoods == "auto" and n_clusters <= FEW_CLUSTERS):
-        return AllClusters(n_points)
-    if method.neighborhoods == "kept":
-        leaf_size = method.leaf_size or suitable_leaf_size(n_points, n_clusters)
-        return KeptNeighborhoods(grow, leaf_size, method.max_trees, adaptive=method.adaptive, min_fall=method.min_fall)
-    first = None
-    if grow_over_start is not None and method.leaf_size is None and n_clusters > FEW_LEAVES:
-        first = grow_over_start(-(-n_clusters // LEAVES_TOGETHER))
-    return fresh_neighborhoods(grow, n_points, n_clusters, method, target_accuracy, first=first)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 BLOCK_VALUES = 1 << 20
 # Values hashed at a time: they take eight bytes each, several times over.
 HASHED_VALUES = 1 << 16
+# Distances that differ by no more than this factor are equal but for rounding.
+EQUALLY_NEAR = 1 + 1e-9
 # Bytes of a cache line, or a multiple of it.
 ALIGNMENT = 64
 
@@ -72,6 +74,18 @@ def squares_to(rows: NDArray[Any], point: NDArray[Any]) -> NDArray[Any]:
         apart = shifted(rows[first : first + rows_per_block(rows)], point.astype(dtype))
         squares[first : first + len(apart)] = np.einsum("ij,ij->i", apart, apart)
     return squares
+
+
+def squared_distances(
+    X: NDArray[Any], centers: NDArray[Any], offset: NDArray[Any], labels: NDArray[Any]
+) -> NDArray[np.float64]:
+    """The squared distance of each row to the centre of its label, in double precision."""
+    distances = np.empty(len(X))
+    for first in range(0, len(X), rows_per_block(X)):
+        block = slice(first, first + rows_per_block(X))
+        difference = shifted(X[block], offset).astype(np.float64) - centers[labels[block]]
+        distances[block] = np.einsum("ij,ij->i", difference, difference)
+    return distances
 
 
 def heights(rows: NDArray[Any], direction: NDArray[Any]) -> NDArray[Any]:

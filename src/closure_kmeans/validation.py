@@ -6,7 +6,7 @@ import math
 import numbers
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -18,10 +18,13 @@ from sklearn.utils import check_array, check_random_state
 from closure_kmeans.method import Method
 from closure_kmeans.points import check_uncut, check_values, hash_rows, precision, squares_to, unmasked
 from closure_kmeans.vectors import open_vectors
-from closure_kmeans.vectors.inputs import as_rows, without_names
+from closure_kmeans.vectors.inputs import as_rows
 
 # Types of rows that are not converted; all others become the first.
 DTYPES = (np.float64, np.float32, np.float16, np.uint8, np.int8)
+
+# ``isbuiltin`` of a dtype that another library has registered, such as bfloat16.
+REGISTERED = 2
 
 # Point and cluster ids are 32 bits wide.
 MAX_ROWS = 2**31 - 1
@@ -38,24 +41,6 @@ ROWS_IN = {
     "polars": "X.collect()",
     "torch": "an iterator of its batches, if they are tensors: iter(X)",
 }
-
-
-# Names of parameters of version 0.1, and what to write instead.
-RENAMED = {
-    "n_jobs": "n_threads",
-    "column": "name",
-    "scratch": "the environment variable TMPDIR",
-    **{name: f"method=Method({name}=...)" for name in Method._fields},
-}
-
-
-def renamed(kind: type, names: Iterable[str]) -> None:
-    """Raise if a name that is no parameter of an estimator was one in version 0.1."""
-    known = kind._get_param_names()  # type: ignore[attr-defined]
-    for name in names:
-        new = RENAMED.get(name)
-        if new is not None and name not in known and ("method" in known or not new.startswith("method")):
-            raise TypeError(f"{kind.__name__} has no parameter {name!r} since version 0.2: use {new}")
 
 
 def method(value: object) -> Method:
@@ -94,7 +79,8 @@ def rows(X: Any) -> Any:
         )
     if issparse(X):
         raise TypeError(f"X must be dense, got a sparse {type(X).__name__}: convert it, with X.toarray()")
-    X = as_rows(X)
+    if not isinstance(X, np.ndarray) or X.dtype.isbuiltin == REGISTERED:
+        X = as_rows(X)
     if not _becomes_an_array(X):
         package = type(X).__module__.partition(".")[0]
         packages = [kind.__module__.partition(".")[0] for kind in type(X).__mro__]
@@ -125,6 +111,11 @@ def _becomes_an_array(X: Any) -> bool:
     """Whether scikit-learn makes rows of an object, or says itself why not."""
     is_rows = all(hasattr(X, name) for name in ("shape", "dtype", "__getitem__"))
     return is_rows or isinstance(X, Sequence) or hasattr(X, "__array__") or X is None or np.isscalar(X)
+
+
+def without_names(X: Any) -> Any:
+    """A frame of polars as an array of its dtype, which scikit-learn would widen; all else as it is."""
+    return X.to_numpy() if hasattr(X, "to_numpy") and hasattr(X, "schema") else X
 
 
 def native(X: ArrayLike) -> ArrayLike:

@@ -10,7 +10,7 @@ from small import both_precisions, make_labels
 from closure_kmeans.cells import Cells, choose_cells, sketch
 from closure_kmeans.clusters import group_by_label
 from closure_kmeans.kernels import cells as cell_kernels
-from closure_kmeans.kernels import rows as row_kernels
+from closure_kmeans.kernels.rows import SLACK
 
 pytestmark = pytest.mark.kernels
 
@@ -28,7 +28,7 @@ def test_take_nearest_where_rounding_could_decide(seed, n_cells, offset, data):
     rng = np.random.default_rng(seed)
     row, middles = (offset + rng.integers(0, 3, shape).astype(np.float32) for shape in (2, (n_cells, 2)))
     norms = (middles**2).sum(axis=1)
-    slack = np.float32(row_kernels.SLACK * np.finfo(np.float32).eps) * (norms.max() + (row**2).sum())
+    slack = np.float32(SLACK * np.finfo(np.float32).eps) * (norms.max() + (row**2).sum())
     scores = norms - 2 * middles @ row + rng.uniform(-0.4, 0.4, n_cells).astype(np.float32) * slack
     assert take(row, middles, scores, slack, n_probes) == sorted(reference.choose_cells(row, middles, n_probes))
 
@@ -112,27 +112,6 @@ def test_search_several(dtype, whole, n_probes, n_nearest):
     one_label, one_distance = search_cells(rows, cells, n_probes)
     np.testing.assert_array_equal(labels[:, 0], one_label)
     np.testing.assert_array_equal(distances[:, 0], one_distance)
-
-
-@both_precisions
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("n_nearest", [1, 2, 5, 30])
-def test_settle_several(dtype, whole, n_nearest):
-    """Also where scores are wrong by as much as they may be by rounding, or not a number."""
-    rng = np.random.default_rng(0)
-    draw = (lambda *shape: rng.integers(0, 4, shape)) if whole else (lambda *shape: rng.normal(size=shape))
-    rows, centers = draw(50, 3).astype(dtype), draw(30, 3).astype(dtype)
-    norms = (centers**2).sum(1)
-    scores = norms - 2 * rows @ centers.T
-    scores += np.finfo(dtype).eps * norms.max() * rng.choice([-1, 1], scores.shape).astype(dtype)
-    scores[7] = np.nan
-    labels, distances = np.empty((50, n_nearest), np.int32), np.empty((50, n_nearest))
-    best = np.empty(n_nearest, dtype)
-    cell_kernels.settle_several(rows, centers, norms.max(), scores, best, labels, distances)
-    squares = reference.squared_distances(rows, centers)
-    expected = np.argsort(squares, axis=1, kind="stable")[:, :n_nearest]
-    np.testing.assert_array_equal(labels, expected)
-    np.testing.assert_allclose(distances, np.take_along_axis(squares, expected, axis=1), rtol=1e-12)
 
 
 @pytest.mark.parametrize(("best", "choice"), [(5.0, 0), (3.0, 0), (4.0, 2), (4.0, 0)])

@@ -5,13 +5,12 @@ from inspect import unwrap
 import numpy as np
 import pytest
 import reference
-from small import assert_close, both_precisions, every_dtype, largest_norm, make_labels, make_points, numbers
+from small import assert_close, every_dtype, largest_norm, make_labels, make_points, numbers
 
-from closure_kmeans import kernels, nearest
+from closure_kmeans import kernels
 from closure_kmeans.clusters import Clusters, group_by_label
 from closure_kmeans.kernels import rows as row_kernels
 from closure_kmeans.kernels.simd import widen
-from closure_kmeans.parallel import Threads
 
 pytestmark = pytest.mark.kernels
 
@@ -75,65 +74,6 @@ def test_update_clusters(dtype, weighted):
     assert_close(clusters.sizes, sizes, np.float64)
     assert_close(clusters.errors, errors, dtype, largest_norm(points))
     assert clusters.errors[[3, 9]] == pytest.approx([0, 0], abs=1e-3)
-
-
-@both_precisions
-def test_keep_nearest(dtype):
-    rng = np.random.default_rng(0)
-    products, norms = rng.normal(size=(7, 5)).astype(dtype), rng.random(20).astype(dtype)
-    best, second, choice = np.full(5, -0.5, dtype), np.full(5, 0.5, dtype), np.zeros(5, np.int32)
-    expected = reference.keep_nearest(products, norms, 4, best, second, choice)
-    row_kernels.keep_nearest(products, norms, 4, best, second, choice)
-    for actual, wanted in zip((best, second, choice), expected, strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=1e-6)
-    assert 0 < np.count_nonzero(choice) < 5
-
-
-def search(rows, centers):
-    with Threads(2) as threads:
-        return nearest.nearest_centers(rows, centers, np.zeros_like(centers[0]), threads)
-
-
-@both_precisions
-@pytest.mark.parametrize(("n", "k", "d"), [(1, 1, 1), (300, 3, 4), (30, 600, 2), (270, 520, 1)])
-def test_search_nearest(dtype, n, k, d):
-    """In one product and in several."""
-    rng = np.random.default_rng(0)
-    rows, centers = rng.normal(size=(n, d)).astype(dtype), rng.normal(size=(k, d)).astype(dtype)
-    labels, distances = search(rows, centers)
-    expected_labels, expected_distances = reference.search_nearest(rows, centers)
-    np.testing.assert_array_equal(labels, expected_labels)
-    np.testing.assert_allclose(distances, expected_distances, rtol=1e-12)
-
-
-@both_precisions
-def test_search_takes_the_first_of_equally_near_centers(dtype):
-    grid = np.stack(np.meshgrid(np.arange(5), np.arange(5)), axis=-1).reshape(-1, 2).astype(dtype)
-    centers = np.concatenate([grid[::3], grid[::-4]])
-    labels, _ = search(grid, centers)
-    np.testing.assert_array_equal(labels, reference.search_nearest(grid, centers)[0])
-
-
-def test_search_is_exact_where_products_are_not():
-    """Centres so close together, and so far away, that products cannot tell them apart."""
-    rng = np.random.default_rng(0)
-    centers = (1000 + rng.normal(scale=1e-3, size=(20, 30))).astype(np.float32)
-    rows = (1000 + rng.normal(size=(40, 30))).astype(np.float32)
-    expected, _ = reference.search_nearest(rows, centers)
-    products = (centers**2).sum(axis=1) - 2 * rows @ centers.T
-    assert (products.argmin(axis=1) != expected).any()
-    np.testing.assert_array_equal(search(rows, centers)[0], expected)
-
-
-def test_squared_distance():
-    a, b = np.array([1e4, 3], np.float32), np.array([1e4 + 1, 1], np.float32)
-    assert row_kernels.squared_distance(a, b) == 5
-
-
-@both_precisions
-def test_plain_distance(dtype):
-    a, b = np.random.default_rng(0).normal(size=(2, 9)).astype(dtype)
-    assert row_kernels.plain_distance(a, b) == pytest.approx(reference.squared_distances([a], [b])[0, 0], rel=1e-6)
 
 
 def test_the_package_has_the_modules_of_the_kernels():

@@ -19,9 +19,8 @@ from closure_kmeans.baselines import kernels
 from closure_kmeans.baselines.flat import move, opened
 from closure_kmeans.clusters import group_by_label, update
 from closure_kmeans.iteration import Clustering, Recorder, Step, alternate
-from closure_kmeans.nearest import squared_distances
 from closure_kmeans.parallel import Threads, count_threads
-from closure_kmeans.points import Points, as_numbers, hash_rows, precision, shifted
+from closure_kmeans.points import Points, as_numbers, hash_rows, precision, shifted, squared_distances
 from closure_kmeans.search import CenterIndex
 from closure_kmeans.stores.memory import LocalState, MemoryStore
 

@@ -12,7 +12,7 @@ import click
 from tqdm import tqdm
 
 from closure_kmeans import ClosureKMeans, Iteration
-from closure_kmeans.compiler import CompilerTime
+from closure_kmeans.compiler import WATCH
 
 # Iterations whose trend tells when the fit will have converged.
 TREND = 4
@@ -59,7 +59,7 @@ class Progress:
         self._quiet = quiet or as_json
         self._as_json = as_json
         self._history: list[Iteration] = []  # without the time that the compiler took
-        self._compiling, self._compiled = CompilerTime(), 0.0
+        self._compiled_before = WATCH.seconds
         self._began = time.monotonic()
         self._line_at = -math.inf
         screen = sys.stderr.isatty() and not self._quiet
@@ -74,10 +74,9 @@ class Progress:
 
     def __call__(self, record: Iteration) -> None:
         """Show an iteration."""
-        self._compiled += self._compiling.lap()
         if not self._history:
             self._say_resumed("going on", record.iteration - 1)
-        self._history.append(record._replace(seconds=record.seconds - self._compiled))
+        self._history.append(record._replace(seconds=record.seconds - (WATCH.seconds - self._compiled_before)))
         if self._as_json:
             facts = {"event": "iteration", **record._asdict(), "distortion": record.inertia / self._n_rows}
             self._say(json.dumps(facts), err=False)

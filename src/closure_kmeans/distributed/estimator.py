@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Self
@@ -21,8 +21,8 @@ from closure_kmeans.distributed.cluster import Cluster, connect
 from closure_kmeans.distributed.files import SharedFolder, fit_folder, shared_folder
 from closure_kmeans.distributed.sources import Source, open_source
 from closure_kmeans.distributed.store import DaskStore
-from closure_kmeans.estimator import ClosureKMeans, improve
-from closure_kmeans.hierarchy import Level, cluster_centers
+from closure_kmeans.estimator import improve
+from closure_kmeans.hierarchy import ClustersOfClusters
 from closure_kmeans.iteration import Recorder
 from closure_kmeans.method import Method
 from closure_kmeans.parallel import Threads, count_threads
@@ -30,7 +30,7 @@ from closure_kmeans.points import unit_rows
 
 
 @dataclass(eq=False, repr=False)
-class DistributedClosureKMeans(BaseKMeans):
+class DistributedClosureKMeans(ClustersOfClusters, BaseKMeans):
     """K-means by cluster closures on a Dask cluster, for rows that do not fit one machine.
 
     The rows are laid out in partitions, by the top of one tree learned on a sample, and written to a place that all
@@ -203,12 +203,6 @@ class DistributedClosureKMeans(BaseKMeans):
                 if not converged:
                     state, stopped_by = improve(self, method, store, state, neighborhoods, record)
             return fitted_attributes(store, state, store.user_centers(state.clusters), stopped_by, record)
-
-    def hierarchy(self, levels: Sequence[int]) -> list[Level]:
-        """Cluster the clusters on this machine: see :meth:`closure_kmeans.ClosureKMeans.hierarchy`."""
-        own, shared = self.get_params(deep=False), ClosureKMeans().get_params(deep=False)
-        parameters = {name: own[name] for name in own.keys() & shared.keys() - {"callback", "init"}}
-        return cluster_centers(self, ClosureKMeans(**parameters), levels)
 
     def __sklearn_clone__(self) -> DistributedClosureKMeans:
         """A client is a connection, which cannot be copied."""

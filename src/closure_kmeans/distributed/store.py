@@ -42,11 +42,10 @@ from closure_kmeans.distributed.sources import Source
 from closure_kmeans.files import reading
 from closure_kmeans.iteration import Clustering, Iteration
 from closure_kmeans.method import Method
-from closure_kmeans.nearest import sample_accuracy
 from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, forget, hash_rows, largest
-from closure_kmeans.stores import Assigned, CenterBuffers, Rule, Store
+from closure_kmeans.stores import Assigned, CenterBuffers, Rule, Store, sample_accuracy
 from closure_kmeans.stores.layout import along, on_disk
 from closure_kmeans.stores.totals import means_of, no_totals
 

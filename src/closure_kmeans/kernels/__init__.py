@@ -1,4 +1,4 @@
-"""Compiled kernels of the method, one module for each step: rows, trees, tiles, and the search among cells.
+"""Compiled kernels of the method, one module for each step: rows, trees, tiles, and the search for nearest centres.
 
 All are serial and release the GIL. A kernel that threads call takes a range of rows, leaves, nodes or clusters as its
 last two arguments and writes nothing that another range reads, so ranges may run in any order and on any number of
@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from closure_kmeans.kernels import cells, rows, tiles, trees
+    from closure_kmeans.kernels import cells, nearest, rows, tiles, trees
 
-__all__ = ["cells", "rows", "tiles", "trees"]
+__all__ = ["cells", "nearest", "rows", "tiles", "trees"]
 
 
 def __getattr__(name: str) -> Any:

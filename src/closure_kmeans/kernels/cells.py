@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from closure_kmeans.cache import kernel, part
-from closure_kmeans.kernels.rows import SLACK, TINY, epsilon, plain_distance, rounding, squared_distance
+from closure_kmeans.kernels.nearest import TINY, insert_nearest, plain_distance, rounding, squared_distance
+from closure_kmeans.kernels.rows import SLACK, epsilon
 from closure_kmeans.kernels.simd import TILE_ROWS, VECTOR_BYTES, Array, near_tile, turn_rows
 from closure_kmeans.kernels.trees import RankMemory, rank_memory, select_rank
 
@@ -238,47 +239,3 @@ def search_several(
         for near in probed:
             for j in range(cells.starts[near], cells.starts[near + 1]):
                 insert_nearest(squared_distance(rows[i], cells.centers[j]), cells.ids[j], labels[i], distances[i])
-
-
-@kernel
-def settle_several(
-    rows: Array, centers: Array, largest_norm: Any, scores: Array, best: Array, labels: Array, distances: Array
-) -> None:
-    """Nearest of all centres of each row in ascending order, one for each column of ``labels``.
-
-    ``scores`` are ‖c‖² − 2 x·c, ``largest_norm`` is the largest ‖c‖². Centres whose scores are, but for rounding, among
-    the least are compared in double precision, so that the result is a pure function of each row. ``best`` has a place
-    for each column.
-    """
-    last = best.shape[0] - 1
-    for i in range(rows.shape[0]):
-        for place in range(best.shape[0]):
-            best[place] = np.inf
-        for j in range(centers.shape[0]):
-            if scores[i, j] < best[last]:
-                place = last
-                while place > 0 and scores[i, j] < best[place - 1]:
-                    best[place] = best[place - 1]
-                    place -= 1
-                best[place] = scores[i, j]
-        limit = best[last] + rounding(rows[i], largest_norm)
-        for place in range(labels.shape[1]):
-            labels[i, place] = -1
-            distances[i, place] = np.inf
-        for j in range(centers.shape[0]):
-            if not scores[i, j] > limit:  # also where a score has overflown
-                insert_nearest(squared_distance(rows[i], centers[j]), j, labels[i], distances[i])
-
-
-@part
-def insert_nearest(distance: float, label: int, labels: Array, distances: Array) -> None:
-    """Insert a centre into the sorted list of the nearest ones so far, which keeps its length."""
-    place = labels.shape[0]
-    while place > 0 and (
-        distance < distances[place - 1] or (distance == distances[place - 1] and label < labels[place - 1])
-    ):
-        place -= 1
-        if place + 1 < labels.shape[0]:
-            labels[place + 1], distances[place + 1] = labels[place], distances[place]
-    if place < labels.shape[0]:
-        labels[place], distances[place] = label, distance

@@ -1,4 +1,4 @@
-"""Kernels over rows: loading, sums of clusters, and comparing rows with centres.
+"""Kernels over rows: loading, and sums of clusters.
 
 ``offset`` is subtracted from every row as it is loaded. It keeps products accurate for data far from the origin.
 Values of one or two bytes are converted one row at a time, in the cache; there is no float copy of the data.
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 # Bound on the rounding error of a product, in units of eps.
 SLACK = 8
-# The smallest normal float32.
-TINY = float(np.finfo(np.float32).tiny)
 
 # Prefetch: rows ahead, and bytes of each. The hardware prefetcher fetches the rest of a long row.
 ROWS_AHEAD = 32
@@ -147,79 +145,10 @@ def finish_cluster(total: Array, size: float, squares: float, clusters: Clusters
         clusters.errors[j] = max(0.0, squares - size * norm)
 
 
-# -- the nearest of all centres --------------------------------------------------------------------------------------
-
-
-@kernel
-def keep_nearest(products: Array, norms: Array, first: int, best: Array, second: Array, choice: Array) -> None:
-    """Update the best and second-best score of each column of a product with its rows, the centres from ``first`` on.
-
-    Scores are ‖c‖² − 2 x·c, the squared distance without the ‖x‖² that all scores of a column share.
-    """
-    two = products.dtype.type(2)
-    for j in range(products.shape[0]):
-        norm = norms[first + j]
-        for i in range(products.shape[1]):
-            score = norm - two * products[j, i]
-            second[i] = min(second[i], max(best[i], score))
-            if score < best[i]:
-                best[i] = score
-                choice[i] = first + j
-
-
-@kernel
-def settle_nearest(
-    rows: Array, centers: Array, largest_norm: Any, best: Array, second: Array, labels: Array, distances: Array
-) -> None:
-    """Squared distance of each row to the centre of its label.
-
-    Where rounding could decide, the row is compared with all centres in double precision, and the first of the nearest
-    ones is taken: the result is a pure function of each row.
-    """
-    for i in range(rows.shape[0]):
-        if second[i] - best[i] > rounding(rows[i], largest_norm):
-            distances[i] = squared_distance(rows[i], centers[labels[i]])
-            continue
-        distances[i] = np.inf
-        for j in range(centers.shape[0]):
-            distance = squared_distance(rows[i], centers[j])
-            if distance < distances[i]:
-                labels[i], distances[i] = j, distance
+# -- rounding --------------------------------------------------------------------------------------------------------
 
 
 @part
 def epsilon(array: Array) -> float:
     """Machine epsilon of the numbers of an array."""
     return 2.0**-52 if array.itemsize == 8 else 2.0**-23
-
-
-@part
-def rounding(row: Array, largest_norm: Any) -> Any:
-    """Bound on the rounding error of the difference of two scores of a row, for centres of norm up to ``largest_norm``.
-
-    Assumes the worst case, in which all errors have the same sign, and includes underflow. ``largest_norm`` is squared.
-    """
-    norm = largest_norm
-    for t in range(row.shape[0]):
-        norm += row[t] * row[t]
-    return row.dtype.type((SLACK + row.shape[0]) * epsilon(row)) * norm + row.dtype.type(TINY)
-
-
-@part
-def plain_distance(a: Array, b: Array) -> Any:
-    """Squared distance in the precision of the arrays; its relative error is at most about d eps."""
-    total = a.dtype.type(0)
-    for t in range(a.shape[0]):
-        difference = a[t] - b[t]
-        total += difference * difference
-    return total
-
-
-@part
-def squared_distance(a: Array, b: Array) -> float:
-    """Squared distance from differences, in double precision."""
-    total = 0.0
-    for t in range(a.shape[0]):
-        difference = np.float64(a[t]) - np.float64(b[t])
-        total += difference * difference
-    return total

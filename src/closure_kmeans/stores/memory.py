@@ -17,9 +17,16 @@ from numpy.typing import NDArray
 from closure_kmeans.balance import admit
 from closure_kmeans.clusters import Clusters, update
 from closure_kmeans.iteration import Clustering
+from closure_kmeans.kept import KeptNeighborhoods
 from closure_kmeans.method import Method
-from closure_kmeans.nearest import SAMPLE_ROWS, sample_accuracy
-from closure_kmeans.neighborhoods import LeavesOf, Neighborhoods, neighborhoods_in_memory
+from closure_kmeans.nearest import SAMPLE_ROWS
+from closure_kmeans.neighborhoods import (
+    AllClusters,
+    LeavesOf,
+    Neighborhoods,
+    fresh_neighborhoods,
+    suitable_leaf_size,
+)
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import (
     Points,
@@ -36,8 +43,14 @@ from closure_kmeans.points import (
     rows_per_block,
     shifted,
 )
-from closure_kmeans.stores import Assigned, CenterBuffers, Rule, Store, assign_by_closures, extrapolate
+from closure_kmeans.stores import Assigned, CenterBuffers, Rule, Store, assign_by_closures, extrapolate, sample_accuracy
 from closure_kmeans.trees import DATA_SAMPLE, RandomPartition, grow_leaves, grow_partition, principal_axes, unite_leaves
+
+# Up to here a point is tested with all clusters: a leaf has about as many.
+FEW_CLUSTERS = 128
+# Leaves of the first tree in a group of the first iteration: fewer clusters than a normal leaf has, so that it takes
+# less than half as long. Only above FEW_LEAVES clusters, so that there are enough groups for all threads.
+LEAVES_TOGETHER, FEW_LEAVES = 32, 2000
 
 LocalState: TypeAlias = Clustering[NDArray[np.int32]]
 
@@ -128,8 +141,17 @@ class MemoryStore(LocalStore[RandomPartition]):
         self, method: Method, target_accuracy: float, *, from_tree: bool
     ) -> Neighborhoods[RandomPartition]:
         """The neighbourhoods that a method asks for; ``from_tree``: the start is the leaves of the first tree."""
-        over_start = self.grow_over_start if from_tree else None
-        return neighborhoods_in_memory(self.grow, over_start, self.n_points, self.n_clusters, method, target_accuracy)
+        k = self.n_clusters
+        if method.neighborhoods == "all" or (method.neighborhoods == "auto" and k <= FEW_CLUSTERS):
+            return AllClusters(self.n_points)
+        if method.neighborhoods == "kept":
+            leaf_size = method.leaf_size or suitable_leaf_size(self.n_points, k)
+            return KeptNeighborhoods(
+                self.grow, leaf_size, method.max_trees, adaptive=method.adaptive, min_fall=method.min_fall
+            )
+        over_start = from_tree and method.leaf_size is None and k > FEW_LEAVES
+        first = self.grow_over_start(-(-k // LEAVES_TOGETHER)) if over_start else None
+        return fresh_neighborhoods(self.grow, self.n_points, k, method, target_accuracy, first=first)
 
     def grow_over_start(self, n_leaves: int) -> RandomPartition:
         """A random partition of whole leaves of the first tree, grown over the first point of each leaf."""

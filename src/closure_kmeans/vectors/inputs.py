@@ -38,11 +38,6 @@ def as_rows(X: Any) -> Any:
     return X if convert is None else convert(X)
 
 
-def without_names(X: Any) -> Any:
-    """A frame of polars as an array of its dtype, which scikit-learn would widen; all else as it is."""
-    return X.to_numpy() if hasattr(X, "to_numpy") and hasattr(X, "schema") else X
-
-
 class Widened(NamedTuple):
     """Rows of a narrow dtype that NumPy lacks, read as float32."""
 
