@@ -26,7 +26,7 @@ def format_report(row: Row) -> str:
         return f"failed: {row['failed']}"
     verdict = "yes" if row["n_rows"] == N_ROWS else "only at full size"
     checks = {
-        "seconds": (f"{row['seconds']:,.1f}", row["seconds"] < MOST_SECONDS, f"under {MOST_SECONDS}"),
+        "time, s": (f"{row['seconds']:,.1f}", row["seconds"] < MOST_SECONDS, f"under {MOST_SECONDS}"),
         "peak memory, GB": (f"{row['memory_peak'] / 1e9:.2f}", row["memory_peak"] < MOST_BYTES, "under 6"),
     }
     lines = [[name, value, goal, verdict if holds else "**no**"] for name, (value, holds, goal) in checks.items()]
@@ -34,12 +34,12 @@ def format_report(row: Row) -> str:
     return "\n\n".join(
         [
             f"# {row['data_title']}, into {row['n_clusters']:,} clusters",
-            markdown_table(("", "measured", "goal", "reached"), lines),
-            f"{len(history)} iterations, the first one ended after {history[0]['seconds']:.1f} s; "
-            f"stopped by {row['stopped_by']}; "
+            markdown_table(("quantity", "measured", "goal", "reached"), lines),
+            f"{len(history)} iterations, the first one after {history[0]['seconds']:.1f} s; "
+            f"stopped by: {row['stopped_by']}; "
             f"distortion {row['distortion']:,.6g} on {row['scored_rows']:,} rows, of its own labels "
             f"{row['labels_distortion']:,.6g}; {row['memory_beyond_input'] / row['n_rows']:.0f} bytes a row beyond "
-            f"what was resident before the fit, mapped pages included; {row['threads']} threads; "
+            f"the memory before the fit, mapped pages included; {row['threads']} threads; "
             f"{row['machine']['cpu']}, {row['machine']['memory_gb']:g} GB.",
         ]
     )

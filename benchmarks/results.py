@@ -76,7 +76,7 @@ def summary(row: Row) -> str:
     )
 
 
-def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """First column to the left, all others to the right."""
-    rules = ["---", *["---:"] * (len(header) - 1)]
+def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]], *, n_left: int = 1) -> str:
+    """The first ``n_left`` columns are aligned to the left, all others to the right."""
+    rules = [*["---"] * n_left, *["---:"] * (len(header) - n_left)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rules, *lines))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from sphinx.application import Sphinx
 from sphinx.util.inspect import signature, stringify_signature
 from sphinx_gallery.sorting import FunctionSortKey
 
+sys.path.insert(0, str(Path(__file__).parent.parent))  # the benchmarks, which are no part of the package
+
 import closure_kmeans
+from benchmarks.figures import read_tables
 from closure_kmeans.base import BaseKMeans
 
 DOCS = Path(__file__).parent
@@ -52,7 +56,8 @@ html_theme_options = {
 }
 html_sidebars: dict[str, list[str]] = {name: [] for name in ("index", "method/index")}
 
-myst_enable_extensions = ["attrs_block", "colon_fence"]
+myst_enable_extensions = ["attrs_block", "colon_fence", "substitution"]
+myst_substitutions = {"results": read_tables()}  # the figures that pages quote
 myst_heading_anchors = 3
 
 autosummary_generate = True

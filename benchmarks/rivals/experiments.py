@@ -21,14 +21,17 @@ class Claim(NamedTuple):
     bound: float
 
     def __str__(self) -> str:
-        distortion = f"distortion at most {self.bound:g} of that of {self.rival}"
         return {
-            "reach": f"the final distortion of {self.rival} is reached in at most {self.bound:.4g} of its time",
-            "fit": f"a whole fit takes at most {self.bound:.4g} of the time of {self.rival}",
-            "end": f"at the end: {distortion}",
-            "when it stops": f"at the time it stops: {distortion}",
-            "always": f"{self.rival} is ahead at no moment",
+            "reach": f"time to reach the final distortion of {self.rival}",
+            "fit": f"time of the whole fit, against {self.rival}",
+            "end": f"final distortion, against {self.rival}",
+            "when it stops": f"distortion when {self.rival} ends",
+            "always": f"never above {self.rival} at the same time",
         }[self.kind]
+
+    @property
+    def limit(self) -> str:
+        return "–" if self.kind == "always" else f"{self.bound:.4g}"
 
 
 @dataclass(frozen=True)

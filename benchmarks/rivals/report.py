@@ -95,14 +95,20 @@ def pair_repeats(ours: list[Row], rival: list[Row]) -> Iterator[tuple[Row, Row]]
 
 HEADER = (
     "method",
-    "seconds",
-    "distortion",
-    "against exact Lloyd",
-    "ours gets there in",
-    "times sooner",
-    "ours when it stops",
-    "ahead of ours",
-    "MB beyond the input",
+    "time, s",
+    "distortion per row",
+    "against exact Lloyd, %",
+    "closure-kmeans reaches it after, s",
+    "faster, ×",
+    "closure-kmeans when it ends, %",
+    "lower than closure-kmeans, s",
+    "memory beyond the input, MB",
+)
+LEGEND = (
+    "Faster: the method's time, divided by the time after which closure-kmeans reaches the method's final distortion; "
+    "“fit”: by the time of the whole fit. closure-kmeans when it ends: its distortion when the method ends, against "
+    "the method's. Lower than closure-kmeans: the periods in which the method has the lower distortion. ≈: time of 25 "
+    "iterations, estimated from fewer."
 )
 
 
@@ -117,11 +123,11 @@ def format_report(name: str, rows: list[Row]) -> str:
         f"# {name}",
         f"{first['data_title']}, into {first['n_clusters']:,} clusters, {first['threads']} threads.",
         markdown_table(HEADER, lines),
+        LEGEND,
         "\n".join(f"- {remark}" for remark in remarks(rows, groups)),
     ]
-    verdicts = [verdict(claim, groups) for claim in EXPERIMENTS[name].claims] if name in EXPERIMENTS else []
-    if any(verdicts):
-        parts += ["What it must show:", "\n".join(f"- {line}" for line in verdicts if line)]
+    if name in EXPERIMENTS:
+        parts += format_goals(EXPERIMENTS[name].claims, groups)
     return "\n\n".join(parts) + "\n"
 
 
@@ -146,7 +152,7 @@ def table_line(method: str, group: list[Row], groups: dict[str, list[Row]]) -> l
     lloyd = groups.get(LLOYD)
     against = "–"
     if lloyd and not estimated and not is_estimated(lloyd[0]):
-        against = percent(1 / compare(lloyd, group).end)
+        against = signed(1 / compare(lloyd, group).end)
     line = [
         METHODS[method].title,
         f"≈ {seconds}" if estimated else seconds,
@@ -158,40 +164,44 @@ def table_line(method: str, group: list[Row], groups: dict[str, list[Row]]) -> l
         return [*line, *["–"] * 4, memory]
     versus = compare(groups[OURS], group)
     if estimated:
-        return [*line, "–", f"whole fit {1 / versus.fit:,.0f}", "–", format_periods(versus.behind), memory]
+        return [*line, "–", f"fit {1 / versus.fit:,.0f}", "–", format_periods(versus.behind), memory]
     reach = versus.reach * median(times)
     return [
         *line,
-        "never" if reach == INFINITY else f"{reach:,.2f} s",
-        "never" if reach == INFINITY else f"{1 / versus.reach:,.1f}",
-        "nothing yet" if versus.when_it_stops == INFINITY else percent(versus.when_it_stops),
+        "never" if reach == INFINITY else f"{reach:,.2f}",
+        "–" if reach == INFINITY else f"{1 / versus.reach:,.1f}",
+        "no result yet" if versus.when_it_stops == INFINITY else signed(versus.when_it_stops),
         format_periods(versus.behind),
         memory,
     ]
 
 
+def signed(ratio: float) -> str:
+    """The difference from 1 in per cent, without the unit."""
+    return f"{100 * (ratio - 1):+.2f}".replace("-", "−")
+
+
 def percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.2f} %".replace("-", "−")
+    return f"{signed(ratio)} %"
 
 
 def format_periods(periods: Sequence[tuple[float, float]]) -> str:
     if not periods:
         return "never"
-    return ", ".join(
-        f"from {begin:.2f} s on" if end == INFINITY else f"{begin:.2f}–{end:.2f} s" for begin, end in periods
-    )
+    return ", ".join(f"from {begin:.2f}" if end == INFINITY else f"{begin:.2f}–{end:.2f}" for begin, end in periods)
 
 
 def remarks(rows: list[Row], groups: dict[str, list[Row]]) -> Iterator[str]:
     first = next(iter(groups.values()))[0]
     machine = first["machine"]
     repeats = max(len(own_rows(method, groups)) for method in groups)
-    yield f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']:g} GB; {repeats} repeat(s), medians."
+    runs = "one run of each method" if repeats == 1 else f"medians of {repeats} runs"
+    yield f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']:g} GB; {runs}."
     yield ", ".join(f"{package} {version}" for package, version in first["versions"].items()) + "."
     if first["score_error"]:
         yield (
             f"Distortions are those of {first['scored_rows']:,} seeded rows, the same for every method: "
-            f"standard error {first['score_error']:.2%} of each, far less of their ratios."
+            f"standard error {100 * first['score_error']:.2f} % of each, far less of their ratios."
         )
     else:
         yield "Distortions are exact, in float64, over all rows, from the centres alone."
@@ -199,26 +209,26 @@ def remarks(rows: list[Row], groups: dict[str, list[Row]]) -> Iterator[str]:
         row = group[0]
         if is_estimated(row):
             yield (
-                f"{METHODS[method].title}: the time is estimated, {row['iterations']} of {LLOYD_ITERATIONS} iterations "
-                f"were measured ({row['seconds']:,.1f} s)."
+                f"{METHODS[method].title}: time estimated from {row['iterations']} of {LLOYD_ITERATIONS} iterations, "
+                f"which took {row['seconds']:,.1f} s."
             )
         if method.startswith(OURS):
             accuracy = row["history"][-1].get("accuracy")
-            measured = f", accuracy of a sample of them {accuracy:.3f}" if accuracy is not None else ""
+            exact = f", of which {100 * accuracy:.1f} % of a sample are exact" if accuracy is not None else ""
+            beyond = row["memory_beyond_input"] / row["shape"][0]
             yield (
-                f"{METHODS[method].title}: distortion of its own labels {row['labels_distortion']:,.6g}{measured}; "
-                f"first fit in a fresh process, compiled code loaded or made, {row['warm_up_seconds']:.1f} s more; "
-                f"{row['memory_beyond_input'] / row['shape'][0]:,.0f} bytes a row beyond the input, the reordered copy "
-                f"and all centres included."
+                f"{METHODS[method].title}: distortion of its own labels {row['labels_distortion']:,.6g}{exact}; first "
+                f"fit in a fresh process {row['warm_up_seconds']:.1f} s longer, to load or compile kernels; "
+                f"{beyond:,.0f} bytes a row beyond the input, with the reordered copy and all centres."
             )
         if row["clusters_used"] < row["n_clusters"] and not row["score_error"]:
             n_idle = row["n_clusters"] - row["clusters_used"]
-            yield f"{METHODS[method].title}: {n_idle:,} centres are nearest to no row."
+            yield f"{METHODS[method].title}: {n_idle:,} centres are the nearest of no row."
     yield from describe_sessions(groups)
     without_result = {row["method"]: row for row in rows if row["method"] not in groups}
     for method, row in without_result.items():
         kind = "failed" if "failed" in row else "left_out"
-        yield f"{METHODS[method].title}: {kind.replace('_', ' ')}, {row[kind]}."
+        yield f"{METHODS[method].title}: {kind.replace('_', ' ')}: {row[kind]}."
 
 
 def added_later(groups: dict[str, list[Row]]) -> dict[int, list[str]]:
@@ -243,31 +253,33 @@ def describe_sessions(groups: dict[str, list[Row]]) -> Iterator[str]:
         ours = next(row for row in groups[OURS] if row["repeat"] == repeat)
         versions = [f"{name} {version}" for name, version in ours["versions"].items() if known.get(name) != version]
         yield (
-            f"Measured in another session, {ours['measured'][:10]} ({', '.join(versions)}), and compared with ours of "
-            f"that session ({ours['seconds']:,.3g} s, {ours['distortion']:,.6g}): "
+            f"Measured in another session, {ours['measured'][:10]} ({', '.join(versions)}), and compared with "
+            f"closure-kmeans in that session ({ours['seconds']:,.3g} s, {ours['distortion']:,.6g}): "
             f"{'; '.join(METHODS[method].title for method in methods)}."
         )
 
 
-def verdict(claim: Claim, groups: dict[str, list[Row]]) -> str | None:
-    """Whether a claim holds; None where the runs it speaks of are missing."""
-    if OURS not in groups or claim.rival not in groups:
-        return None
-    if is_estimated(groups[claim.rival][0]) and claim.kind not in ("fit", "always"):
-        return f"{claim}: not judged, it was stopped after fewer iterations"
-    lines = []
-    for method in OURS_BY_TYPE:
-        if method not in groups:
-            continue
-        versus = compare(groups[method], groups[claim.rival])
-        if claim.kind == "always":
-            holds, found = not versus.behind, f"ahead {format_periods(versus.behind)}"
-        else:
-            value = getattr(versus, claim.kind.replace(" ", "_"))
-            inverse = f", 1/{1 / value:.1f}" if 0 < value < 0.5 else ""
-            holds, found = value <= claim.bound, f"{value:.4g}{inverse}"
-        lines.append(f"{METHODS[method].title}: {'yes' if holds else '**no**'} ({found})")
-    return f"{claim}: {'; '.join(lines)}"
+def format_goals(claims: Sequence[Claim], groups: dict[str, list[Row]]) -> list[str]:
+    """A heading and the table of what an experiment must show; nothing where the runs are missing."""
+    methods = [method for method in OURS_BY_TYPE if method in groups]
+    judged = [claim for claim in claims if claim.rival in groups]
+    if OURS not in groups or not judged:
+        return []
+    lines = [[str(claim), claim.limit, *(verdict(claim, method, groups) for method in methods)] for claim in judged]
+    header = ["goal", "limit, ×", *(METHODS[method].title for method in methods)]
+    return ["Goals, as ratios to the other method:", markdown_table(header, lines)]
+
+
+def verdict(claim: Claim, method: str, groups: dict[str, list[Row]]) -> str:
+    """Whether a claim holds for a method of ours, and the ratio that was measured."""
+    rival = groups[claim.rival]
+    if is_estimated(rival[0]) and claim.kind not in ("fit", "always"):
+        return "not judged: the other method was stopped early"
+    versus = compare(groups[method], rival)
+    if claim.kind == "always":
+        return f"**missed**: {format_periods(versus.behind)} s" if versus.behind else "met"
+    value = getattr(versus, claim.kind.replace(" ", "_"))
+    return f"{'met' if value <= claim.bound else '**missed**'}: {value:.4g}"
 
 
 # -- the picture -----------------------------------------------------------------------------------------------------

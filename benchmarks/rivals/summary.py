@@ -26,10 +26,10 @@ from benchmarks.rivals.report import (
 )
 
 NOTE = (
-    "Seconds of the whole fit, and the distortion against that of exact Lloyd (25 iterations of faiss on all rows); of "
-    "ours, also when it was where exact Lloyd ends. ≈: estimated from fewer iterations, whose distortion does not "
-    "count. –: not run, did not end in time, or cannot be. The table of each experiment has the rest, and what the "
-    "machine was."
+    "Time of the whole fit, and distortion against exact Lloyd: 25 iterations of `faiss.Kmeans` on all rows. “Lloyd "
+    "after”: when closure-kmeans reaches the distortion of exact Lloyd. ≈: estimated from fewer iterations, so that "
+    "there is no final distortion. –: not run, not done in time, or not possible. The table of each experiment has "
+    "memory, versions and the machine."
 )
 
 Groups = dict[str, list[Row]]
@@ -47,7 +47,7 @@ def cell(method: str, groups: Groups) -> str:
     versus = compare(group, groups[LLOYD])
     text = f"{seconds}, {percent(versus.end)}"
     if method == OURS and versus.reach < INFINITY:
-        text += f"; there in {versus.reach * median(fit_seconds(row) for row in groups[LLOYD]):.2g} s"
+        text += f", Lloyd after {versus.reach * median(fit_seconds(row) for row in groups[LLOYD]):.2g} s"
     return text
 
 
@@ -61,9 +61,10 @@ def format_summary(name: str, folder: Path) -> str:
     methods = [method for method in METHODS if any(method in groups for groups in found.values())]
     titles = [METHODS[method].title for method in methods]
     table = [[describe(groups), *(cell(method, groups) for method in methods)] for groups in found.values()]
-    header = ["", *titles]
+    header = ["rows and clusters", *titles]
     if len(methods) > len(found):
         header, *table = map(list, zip(header, *table, strict=True))
+        header[0] = "method"
     return f"# {name}\n\n{markdown_table(header, table)}\n\n{NOTE}\n"
 
 

@@ -1,0 +1,47 @@
+"""The figures of the README and of the pages are those of the committed tables."""
+
+import re
+
+import pytest
+
+from benchmarks.figures import README, fill, format_comparison, read_table, read_tables
+
+DOCS = README.parent / "docs"
+
+
+def test_the_readme_has_the_figures_of_the_results():
+    text = README.read_text("utf-8")
+    assert fill(text, read_tables()) == text, "run python -m benchmarks.figures"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_every_figure_that_a_page_quotes_is_in_the_results(page):
+    results = read_tables()
+    for quote in re.findall(r"{{(.+?)}}", page.read_text("utf-8")):
+        eval(quote.split("|")[0].strip(), {"results": results})
+
+
+def test_all_tables_of_a_file_are_read_and_rows_of_the_same_name_left_out():
+    first = "| a | b |\n| --- | ---: |\n| one | 1 |\n| two | 2 |\n"
+    second = "| c | d |\n| --- | ---: |\n| one |  |\n| three |  |\n"
+    assert read_table(f"# title\n\n{first}\n{second}") == {
+        "two": {"a": "two", "b": "2"},
+        "three": {"c": "three", "d": ""},
+    }
+
+
+def test_the_comparison_is_of_ratios():
+    row = {"closure-kmeans reaches it after, s": "2.50", "faster, ×": "40.4"}
+    ours = {"time, s": "4", "distortion per row": "1,000", "closure-kmeans reaches it after, s": "–", "faster, ×": "–"}
+    exact = row | {"time, s": "101", "distortion per row": "1,025"}
+    guess = {"time, s": "≈ 400", "distortion per row": "–", "closure-kmeans reaches it after, s": "–"}
+    table = {"closure-kmeans": ours, "faiss.Kmeans, all rows (exact Lloyd)": exact}
+    few = {"closure-kmeans": ours, "superkmeans, hierarchical, all rows": guess | {"faster, ×": "fit 100"}}
+    lines = format_comparison({"sift-2k": table, "sift-10k": few, "sift-100k": {"closure-kmeans": ours}}).splitlines()
+    assert [line.split(" | ")[2:] for line in lines[2:]] == [
+        ["4 s", "1,000", "–", "– |"],
+        ["101 s", "+2.5 %", "2.50 s", "40× |"],
+        ["4 s", "1,000", "–", "– |"],
+        ["≈ 400 s", "–", "–", "100×, whole fit |"],
+        ["4 s", "1,000", "–", "– |"],
+    ]
