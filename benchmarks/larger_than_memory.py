@@ -120,13 +120,16 @@ def format_report(rows: list[dict[str, Any]]) -> str:
             ]
             for row in runs
         ]
-        header = ("limit", "threads", "seconds", "relative", "iterations", "distortion", "", "resident", "digest")
-        title = f"{free['n_rows']:,} x {free['n_features']} uint8 ({n_bytes / 1e6:,.0f} MB) into {free['n_clusters']:,}"
-        parts += [f"## {name}: {title}", markdown_table(header, lines)]
+        header = (
+            *("memory_limit", "threads", "seconds", "relative to none", "iterations"),
+            *("distortion", "against none", "peak memory", "digest"),
+        )
+        size = f"{free['n_rows']:,} x {free['n_features']} uint8 ({n_bytes / 1e6:,.0f} MB)"
+        parts += [f"{name}: {size} into {free['n_clusters']:,} clusters.", markdown_table(header, lines)]
     machine = rows[-1]["machine"]
     parts.append(
-        "Resident is what the process held at most beyond what it held before, the pages of mapped files included. "
-        f"Equal digests are equal bytes of labels and centres. {machine['cpu']}, {machine['cores']} cores."
+        "Peak memory is resident memory beyond that before the fit, pages of mapped files included. "
+        f"Equal digests mean equal bytes of labels and centres. {machine['cpu']}, {machine['cores']} cores."
     )
     return "\n\n".join(parts) + "\n"
 

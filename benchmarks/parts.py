@@ -197,14 +197,14 @@ def measure(part: Part) -> list[Row]:
 
 
 def table(part: Part, rows: list[Row]) -> str:
-    header = ("", "seconds, 1 thread", "2 threads", part.quality, "the same every time")
+    header = ("method", "1 thread, s", "2 threads, s", part.quality, "reproducible")
     lines = []
     for name in part.methods:
         one, two = (row for row in rows if row["method"] == name)
         quality = f"{two['quality']:,.4g}" if two["quality"] <= 1 else f"{two['quality']:,.0f}"
         alike = "yes" if one["repeats_alike"] and two["repeats_alike"] else "no"
         lines.append([name, f"{one['seconds']:.2f}", f"{two['seconds']:.2f}", quality, alike])
-    return f"## {part.title}\n\n{markdown_table(header, lines)}"
+    return f"**{part.title}**\n\n{markdown_table(header, lines)}"
 
 
 def main() -> None:

@@ -50,7 +50,7 @@ def test_demo_without_matplotlib(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = run("demo", "--n-clusters", 5, "--output", tmp_path / "demo.png")
     assert result.exit_code == 0, result.output
-    assert "no picture: a picture needs matplotlib: pip install 'closure-kmeans[plot]'" in result.output
+    assert "no plot: a picture needs matplotlib: pip install 'closure-kmeans[plot]'" in result.output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -80,7 +80,7 @@ def test_the_picture_must_have_a_place(run, monkeypatch):
     monkeypatch.setattr("closure_kmeans.cli.options.os.access", lambda *_: False)
     result = run("demo", "--output", "demo.png")
     assert result.exit_code == 2
-    assert "the folder '.' cannot be written to" in result.output
+    assert "the folder '.' is not writable" in result.output
 
 
 def test_help_and_version(run):
@@ -240,7 +240,7 @@ def test_fit_is_resumed(run, here, monkeypatch):
     assert run(*arguments, "--max-iter", 3, "--resume").exit_code == 0
     refused = run(*arguments)
     assert refused.exit_code == 2
-    assert "holds a fit: add --resume to go on with it, or remove the file" in refused.output
+    assert "holds a fit: add --resume to continue it, or remove the file" in refused.output
     other = run(*arguments[:3], 31, *arguments[4:], "--resume")
     assert other.exit_code == 1
     assert "is of another fit: n_clusters was 30 and is 31" in other.output
@@ -256,17 +256,17 @@ def test_fit_is_resumed(run, here, monkeypatch):
         anyway = run(*arguments, "--max-iter", 3, "--resume-anyway")
         assert anyway.exit_code == 0
         assert "Warning: the checkpoint 'ck" in anyway.output
-        assert "the fit had ended after iteration 3 of 'ck" in anyway.output
+        assert "the fit already ended after iteration 3 of 'ck" in anyway.output
     from_its_centers = run("fit", "rows.u8bin", "-k", 30, "-o", "other.safetensors", "--init", "ck/", "--max-iter", 1)
     assert from_its_centers.exit_code == 0
     assert load("other.safetensors").inertia_ < json.loads(run("info", "ck", "--json").stdout)["inertia"]
     resumed = run(*arguments, "--resume")
     assert resumed.exit_code == 0
-    assert "going on after iteration 3 of 'ck/checkpoint.safetensors'" in resumed.output.replace("\\", "/")
+    assert "resuming after iteration 3 of 'ck/checkpoint.safetensors'" in resumed.output.replace("\\", "/")
     assert (here / "new.safetensors").read_bytes() == (here / "words.safetensors").read_bytes()
     again = run(*arguments, "--resume")
     assert again.exit_code == 0
-    assert f"the fit had converged after iteration {load('new.safetensors').n_iter_} of" in again.output
+    assert f"the fit already converged after iteration {load('new.safetensors').n_iter_} of" in again.output
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -298,13 +298,13 @@ def test_an_interrupt_saves_what_there_is(here, checkpoint, kind):
     assert done["stopped_by"] == "interrupted"
     assert load("new.safetensors").n_iter_ == done["iterations"] >= 3
     assert "Traceback" not in errors
-    assert "interrupted, and saved as it stands" in errors
+    assert "interrupted; the model of the last iteration was written" in errors
     if checkpoint:
-        assert f"go on with: closure-kmeans {' '.join(arguments)} --json --resume" in errors
+        assert f"continue with: closure-kmeans {' '.join(arguments)} --json --resume" in errors
         resumed = process(*arguments[:-4], "--max-iter", done["iterations"] + 2, *checkpoint, "--resume", "--json")
         assert json.loads(resumed.stdout.splitlines()[0])["iteration"] == done["iterations"] + 1, resumed.stderr
     else:
-        assert "--init new.safetensors begins from these centres" in errors
+        assert "--init new.safetensors starts from these centres" in errors
 
 
 def test_an_interrupt_before_there_is_anything(run, here, monkeypatch):
@@ -313,7 +313,7 @@ def test_an_interrupt_before_there_is_anything(run, here, monkeypatch):
 
     monkeypatch.setattr("closure_kmeans.stores.memory.arrange_points", interrupt)
     result = run("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "-q")
-    assert (result.exit_code, result.output) == (130, "interrupted; what was not finished is not written\n")
+    assert (result.exit_code, result.output) == (130, "interrupted; no output was written\n")
     assert not (here / "new.safetensors").exists()
     monkeypatch.undo()
     monkeypatch.chdir(here)
@@ -324,7 +324,7 @@ def test_an_interrupt_before_there_is_anything(run, here, monkeypatch):
     result = run(*arguments)
     command = " ".join(map(str, arguments))
     assert result.exit_code == 130
-    assert "interrupted, and the checkpoint is as it was; go on with: " in result.output
+    assert "interrupted before the first iteration; the checkpoint is unchanged; continue with: " in result.output
     assert result.output.endswith(f"{command}\n")
     assert (here / "ck" / "checkpoint.safetensors").read_bytes() == before
 
@@ -354,7 +354,7 @@ def test_a_bad_row_of_a_later_batch(run, here, monkeypatch):
     np.save("rows.npy", X)
     result = run("predict", "words.safetensors", "rows.npy", "-o", "labels.npy")
     assert result.exit_code == 1
-    rule = "X must not contain NaN or infinity, but row 107 does (rows are counted from 900 on)"
+    rule = "X must not contain NaN or infinity, but row 107 does (row numbers relative to row 900)"
     assert rule in " ".join(result.output.split())
 
 
@@ -380,7 +380,7 @@ def test_nothing_that_is_read_is_overwritten(run, here, arguments):
     before = {file.name: file.read_bytes() for file in here.iterdir()}
     result = run(*(str(argument).format(here=here.name) for argument in arguments))
     assert result.exit_code == 2
-    assert "would be overwritten: what is written must differ from all else named here" in " ".join(
+    assert "would be overwritten: outputs must differ from the inputs and from each other" in " ".join(
         result.output.split()
     )
     assert {file.name: file.read_bytes() for file in here.iterdir()} == before
@@ -401,7 +401,7 @@ def test_nothing_is_written_among_the_vectors(run, here, arguments, name):
     before = (here / "shards" / "0.npy").read_bytes()
     result = run(*arguments, f"shards/{name}")
     assert result.exit_code == 2
-    assert f"'shards/{name}' would become one of the files of vectors in" in " ".join(result.output.split())
+    assert f"'shards/{name}' would be read as one of the files of vectors in" in " ".join(result.output.split())
     assert os.listdir("shards") == ["0.npy"]
     assert (here / "shards" / "0.npy").read_bytes() == before
 
@@ -527,7 +527,7 @@ def test_standard_input_that_finds_no_room(run, here, monkeypatch):
     monkeypatch.setattr("closure_kmeans.cli.common.shutil.copyfileobj", fail)
     result = run("predict", "words.safetensors", "-", "-o", "labels.npy")
     assert result.exit_code == 1
-    assert "Error: standard input could not be kept in '" in result.output
+    assert "Error: standard input could not be copied to '" in result.output
     assert "': No space left on device" in result.output
 
 
@@ -651,11 +651,8 @@ def test_export(run, here):
         np.testing.assert_array_equal(members["starts"], np.r_[0, np.cumsum(np.bincount(labels, minlength=30))])
     np.testing.assert_array_equal(np.asarray(open_vectors("t.parquet")), load_sift()[:2000])
     assert faiss.read_index("w.faiss").nlist == 30
-    assert "nothing to write: give one of --centers" in run("export", "words.safetensors").output
-    assert (
-        "'l.npy' is about rows: give them by --vectors"
-        in run("export", "words.safetensors", "--labels", "l.npy").output
-    )
+    assert "no output given: use at least one of --centers" in run("export", "words.safetensors").output
+    assert "'l.npy' needs --vectors" in run("export", "words.safetensors", "--labels", "l.npy").output
 
 
 @pytest.mark.parametrize(
@@ -664,7 +661,11 @@ def test_export(run, here):
         ("fit nothing.npy -k 3 -o a.safetensors", 2, "Path 'nothing.npy' does not exist"),
         ("fit rows.u8bin -k 3 -o a.pkl", 2, "the name must end in .safetensors, got 'a.pkl'"),
         ("fit rows.u8bin -k 3 -o nowhere/a.safetensors", 2, "the folder 'nowhere' does not exist"),
-        ("fit rows.u8bin -k 3 -o a.safetensors --max-time soon", 2, "'soon' is no time such as 90, 90s, 5m or 1.5h"),
+        (
+            "fit rows.u8bin -k 3 -o a.safetensors --max-time soon",
+            2,
+            "'soon' is not a duration: expected for example 90, 90s, 5m or 1.5h",
+        ),
         ("fit rows.u8bin -k 3 -o a.safetensors --resume", 2, "--resume needs --checkpoint"),
         ("fit rows.u8bin -k 3 -o a.safetensors --json --labels -", 2, "cannot both write to standard output"),
         ("fit rows.u8bin -k 3 -o a.safetensors --metric manhattan", 2, "'manhattan' is not one of"),
@@ -676,7 +677,7 @@ def test_export(run, here):
         (
             "fit rows.u8bin -k 3 -o a.safetensors --init half.npy",
             2,
-            "'half.npy' must be tree, random, a model, a file",
+            "'half.npy' must be tree, random, or an existing model, file",
         ),
         (
             "fit rows.u8bin -k 3 -o a.safetensors --checkpoint rows.u8bin",
@@ -835,26 +836,25 @@ def test_the_clock(seconds, text):
 def test_commands_of_version_0_1(run, command, module):
     result = run(command, "own")
     assert result.exit_code == 2
-    assert (
-        f"{command} is no command since version 0.2: in a clone of the repository, use python -m {module}"
-        in " ".join(result.output.split())
+    assert f"{command} was removed in version 0.2: in a clone of the repository, use python -m {module}" in " ".join(
+        result.output.split()
     )
 
 
 @pytest.mark.parametrize(
-    ("arguments", "new"),
+    ("arguments", "old", "new"),
     [
-        (("fit", "rows.u8bin", "-k", 3, "-o", "a.safetensors", "--threads", 2), "--threads is --n-threads"),
-        (("fit", "rows.u8bin", "--clusters", 3, "-o", "a.safetensors"), "--clusters is --n-clusters"),
-        (("fit", "rows.u8bin", "-k", 3, "-o", "a.safetensors", "--dask", "local"), "--dask is --client"),
-        (("demo", "--seed", 3), "--seed is --random-state"),
-        (("retrieval", "index", ".", "--words", 3), "--words is --n-words"),
+        (("fit", "rows.u8bin", "-k", 3, "-o", "a.safetensors", "--threads", 2), "--threads", "--n-threads"),
+        (("fit", "rows.u8bin", "--clusters", 3, "-o", "a.safetensors"), "--clusters", "--n-clusters"),
+        (("fit", "rows.u8bin", "-k", 3, "-o", "a.safetensors", "--dask", "local"), "--dask", "--client"),
+        (("demo", "--seed", 3), "--seed", "--random-state"),
+        (("retrieval", "index", ".", "--words", 3), "--words", "--n-words"),
     ],
 )
-def test_options_of_version_0_1(run, here, arguments, new):
+def test_options_of_version_0_1(run, here, arguments, old, new):
     result = run(*arguments)
     assert result.exit_code == 2
-    assert f"{new} since version 0.2" in result.output
+    assert f"{old} was renamed in version 0.2: use {new}" in result.output
 
 
 @pytest.mark.parametrize("name", cli.main.commands)

@@ -92,9 +92,9 @@ def test_an_interrupted_fit_goes_on(run, monkeypatch):
     monkeypatch.setattr(ResidualKMeans, "fit", lambda self, *a, **k: fit(self.set_params(callback=interrupt), *a, **k))
     result = run(*arguments)
     assert result.exit_code == 130
-    assert "--checkpoint would have kept what was done" in result.output
+    assert "no output was written; --checkpoint would allow resuming" in result.output
     result = run(*arguments, "--checkpoint", "ck")
-    assert "go on from 'ck' by --resume" in result.output
+    assert "continue from 'ck' with --resume" in result.output
     monkeypatch.setattr(ResidualKMeans, "fit", fit)
     assert "holds a fit" in run(*arguments, "--checkpoint", "ck").output
     done(run(*arguments, "--checkpoint", "ck", "--resume"))

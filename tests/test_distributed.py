@@ -826,7 +826,7 @@ def test_the_command_line(shards, threads, tmp_path):
     assert (np.load(labels) == expected.labels_).all()
     again = run_command(*command)
     assert again.exit_code == 2
-    assert "holds a fit: add --resume to go on with it" in again.output
+    assert "holds a fit: add --resume to continue it" in again.output
     assert run_command(*command, "--resume").exit_code == 0
     local = ["--client", "local", "--n-threads", 2, "--n-partitions", 3, "--max-iter", 2]
     done = run_command("fit", shards, "-k", 30, "-o", output, *local)

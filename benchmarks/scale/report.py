@@ -18,9 +18,9 @@ ITERATIONS = 25  # of a fit
 REPLAYED_TASKS = 800_000  # fifty iterations of a thousand machines: failures are rare where there are few
 FEWER_PARTITIONS = (1, 2, 4, 8, 16, 32, 64)  # times fewer than cores
 TROUBLES = {
-    "none": Troubles(),
-    "one machine in twenty is three times slower": Troubles(slow_share=0.05),
-    "each machine fails once a day": Troubles(hours_between_failures=24),
+    "undisturbed": Troubles(),
+    "5 % of machines 3× slower": Troubles(slow_share=0.05),
+    "each machine fails daily": Troubles(hours_between_failures=24),
     "both": Troubles(slow_share=0.05, hours_between_failures=24),
 }
 
@@ -72,7 +72,10 @@ def quality_table(rows: Rows) -> str:
         ]
         for row in found
     ]
-    header = ("partitions", "workers", "iterations", "distortion", "", "of nearest centres", "accuracy", "digest")
+    header = (
+        *("partitions", "workers", "iterations", "distortion", "against one machine"),
+        *("exactly assigned, against one machine", "accuracy", "digest"),
+    )
     title = f"{one['n_rows']:,} x {WIDTH} SIFT descriptors into {one['n_clusters']:,} clusters"
     return f"{title}; equal digests mean equal bytes of centres and labels.\n\n{markdown_table(header, lines)}"
 
@@ -93,8 +96,8 @@ def bytes_table(rows: Rows) -> str:
     ]
     return markdown_table(
         (
-            *("partitions", "workers", "of them with points of a cluster", "that a centre is entered into"),
-            *("moved by the model, MB", "measured, MB", "ratio", "file of centres, MB"),
+            *("partitions", "workers", "partitions with points of a cluster", "partitions that receive a centre"),
+            *("predicted, MB", "measured, MB", "measured / predicted", "file of centres, MB"),
         ),
         lines,
     )
@@ -109,7 +112,7 @@ def entered_table(rows: Rows) -> str:
         if row is not one
     ]
     title = f"{one['n_rows']:,} rows into {one['n_clusters']:,} clusters, {one['partitions']} partitions"
-    return f"{title}, against one machine.\n\n{markdown_table(('nearest pieces', 'distortion', ''), lines)}"
+    return f"{title}.\n\n{markdown_table(('nearest pieces', 'distortion', 'against one machine'), lines)}"
 
 
 def rival_table(rows: Rows) -> str:
@@ -124,7 +127,7 @@ def rival_table(rows: Rows) -> str:
         for row in latest(rows["rival"], lambda row: (row["method"], row["n_clusters"]))
     ]
     workers, n_rows = (rows["rival"][-1][name] for name in ("workers", "n_rows"))
-    header = ("", "clusters", "seconds", "iterations", "distortion")
+    header = ("method", "clusters", "seconds", "iterations", "distortion")
     return f"{n_rows:,} rows in float32 on {workers} workers.\n\n{markdown_table(header, lines)}"
 
 
@@ -133,7 +136,7 @@ def kills_table(rows: Rows) -> str:
         [row["killed"], str(row["n_kills"]), str(row["n_same"])]
         for row in latest(rows["kills"], lambda row: (row["killed"],))
     ]
-    return markdown_table(("killed", "fits", "with the same bytes"), lines)
+    return markdown_table(("killed process", "fits", "fits with identical results"), lines)
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
@@ -186,25 +189,35 @@ def constants_table(rows: Rows) -> str:
     few = constants_of(rows, run["n_rows"], run["n_clusters"], run["partitions"])
     many = constants_of(rows, BILLION, MILLION, MILLION)
     lines = [
-        [f"a point assigned and summed up, {run['n_rows'] / run['n_clusters']:,.0f} points a cluster", us(few.assign)],
-        [f"the same, {BILLION / MILLION:,.0f} points a cluster", us(many.assign)],
-        ["clusters that a point is tested with, in the two", f"{few.candidates:.0f} and {many.candidates:.0f}"],
         [
-            "the slowest partition against the average, in the two",
-            f"{few.slowest:.2f} and {many.slowest:.2f} times",
+            f"assign one point and add it to its sum, {run['n_rows'] / run['n_clusters']:,.0f} points per cluster",
+            us(few.assign),
         ],
-        ["a value of the sums added", f"{few.add * 1e9:.2f} ns of a core"],
-        ["a pair of centre and piece compared", f"{few.near * 1e9:.2f} ns of a core"],
-        ["a pair of centre and partition listed", f"{few.group * 1e9:.1f} ns of a core"],
-        ["a value of the centres computed", f"{few.finish * 1e9:.2f} ns of a core"],
-        ["a task sent, and told of as done", f"{few.task * 1e3:.2f} ms"],
-        ["a byte of a result, from one process to another", f"{few.move * 1e9:.2f} ns"],
-        ["a task with nearly nothing to do", f"{few.start * 1e3:.1f} ms"],
-        ["a small file written for good", f"{few.write * 1e3:.1f} ms"],
-        ["a small file removed", f"{few.remove * 1e3:.2f} ms"],
-        ["bytes written a second, here", f"{measured(rows, 'cluster')['storage'] / 1e9:.2f} GB"],
+        [f"the same, {BILLION / MILLION:,.0f} points per cluster", us(many.assign)],
+        ["candidates per point, in these two cases", f"{few.candidates:.0f} and {many.candidates:.0f}"],
+        [
+            "slowest partition relative to the average, in these two cases",
+            f"{few.slowest:.2f} and {many.slowest:.2f}",
+        ],
+        ["add one value of the sums", f"{few.add * 1e9:.2f} ns of a core"],
+        ["compare one centre with one piece", f"{few.near * 1e9:.2f} ns of a core"],
+        ["list one pair of centre and partition", f"{few.group * 1e9:.1f} ns of a core"],
+        ["compute one value of the centres", f"{few.finish * 1e9:.2f} ns of a core"],
+        ["schedule one task", f"{few.task * 1e3:.2f} ms"],
+        ["move one byte of a result between processes", f"{few.move * 1e9:.2f} ns"],
+        ["run one empty task", f"{few.start * 1e3:.1f} ms"],
+        ["write and sync one small file", f"{few.write * 1e3:.1f} ms"],
+        ["remove one small file", f"{few.remove * 1e3:.2f} ms"],
+        ["write throughput of this machine", f"{measured(rows, 'cluster')['storage'] / 1e9:.2f} GB/s"],
     ]
-    header = ("partitions", "clusters", "clusters a partition", "with points of a cluster", "groups", "entered into")
+    header = (
+        "partitions",
+        "clusters",
+        "clusters per partition",
+        "with points of a cluster",
+        "groups",
+        "receiving a centre",
+    )
     spread = [
         [
             str(row["partitions"]),
@@ -217,9 +230,9 @@ def constants_table(rows: Rows) -> str:
         for row in by_partitions(rows["replicas"])
     ]
     return (
-        f"{markdown_table(('', 'measured'), lines)}\n\n"
-        "Partitions that a cluster has points in, groups of them whose merged sums have the cluster, and partitions "
-        f"that a centre is entered into:\n\n{markdown_table(header, spread)}"
+        f"{markdown_table(('operation', 'measured'), lines)}\n\n"
+        "Number of partitions with points of one cluster, of groups of partitions whose merged sums include it, and of "
+        f"partitions that receive one centre:\n\n{markdown_table(header, spread)}"
     )
 
 
@@ -252,8 +265,8 @@ def check_table(rows: Rows) -> str:
         )
     return markdown_table(
         (
-            *("partitions", "workers", "seconds by the model", "measured", "ratio", "Gflop"),
-            *("MB of a task by the model", "measured", "ratio"),
+            *("partitions", "workers", "predicted, s", "measured, s", "measured / predicted", "Gflop"),
+            *("predicted MB of a task", "measured, MB", "measured / predicted"),
         ),
         lines,
     )
@@ -287,20 +300,20 @@ def billion_table(rows: Rows) -> str:
     best = [best_partitions(rows, n_machines) for n_machines in SIZES]
     lines = [
         *(line(name.replace("centers", "centres"), partial(show_seconds, name)) for name in PARTS),
-        line("**seconds in all**", lambda found: f"**{found.seconds:.1f}**"),
-        line("first bottleneck", lambda found: found.bottleneck),
-        line(f"minutes of {ITERATIONS} iterations", lambda found: f"{found.seconds * ITERATIONS / 60:.1f}"),
-        line("GB over the wire", lambda found: f"{found.wire_bytes / 1e9:.1f}"),
-        line("GB of memory, a worker machine", lambda found: f"{found.worker_memory / 1e9:.1f}"),
-        line("GB of memory, the driver", lambda found: f"{found.driver_memory / 1e9:.1f}"),
-        line("Tflop", lambda found: f"{found.flops / 1e12:.0f}"),
+        line("**total**", lambda found: f"**{found.seconds:.1f}**"),
+        line("longest part", lambda found: found.bottleneck),
+        line(f"{ITERATIONS} iterations, in minutes", lambda found: f"{found.seconds * ITERATIONS / 60:.1f}"),
+        line("network traffic, GB", lambda found: f"{found.wire_bytes / 1e9:.1f}"),
+        line("memory of a worker machine, GB", lambda found: f"{found.worker_memory / 1e9:.1f}"),
+        line("memory of the driver, GB", lambda found: f"{found.driver_memory / 1e9:.1f}"),
+        line("arithmetic, Tflop", lambda found: f"{found.flops / 1e12:.0f}"),
         ["best number of partitions", *(f"{n_partitions:,}" for n_partitions, _ in best)],
-        ["seconds with so many", *(f"{seconds:.1f}" for _, seconds in best)],
+        ["seconds with that number", *(f"{seconds:.1f}" for _, seconds in best)],
     ]
-    header = ("an iteration, in seconds", *(f"{n_machines:,} machines" for n_machines in SIZES))
+    header = ("part of an iteration, s", *(f"{n_machines:,} machines" for n_machines in SIZES))
     return (
         f"Machines of {machine.cores} cores, {machine.memory / 1e9:.0f} GB, {machine.network * 8 / 1e9:g} Gbit/s, "
-        f"{machine.storage / 1e9:g} GB/s from the shared storage, a partition for each core.\n\n"
+        f"{machine.storage / 1e9:g} GB/s of shared storage; one partition per core.\n\n"
         f"{markdown_table(header, lines)}"
     )
 
@@ -317,7 +330,7 @@ def troubles_table(rows: Rows) -> str:
         replay = partial(simulate, n_machines, cores, n_tasks, of_tasks, found.seconds - of_tasks)
         outcomes = [replay(trouble, REPLAYED_TASKS // n_tasks) for trouble in TROUBLES.values()]
         lines.append([f"{n_machines:,}", *(f"{outcome.seconds:.1f}" for outcome in outcomes)])
-    return f"Seconds of an iteration, on average.\n\n{markdown_table(('machines', *TROUBLES), lines)}"
+    return f"Mean seconds per iteration.\n\n{markdown_table(('machines', *TROUBLES), lines)}"
 
 
 # In the order in which they are shown. The titles are what docs/scale.md finds them by.

@@ -168,8 +168,8 @@ def test_the_report(results, monkeypatch):
     # A point takes 2 microseconds where a cluster has 1,000 of them: 6.25 million points a core of ten machines.
     answer = section(text, "A billion rows into a million clusters")
     assert "| assign | 12.50 | 1.25 | 0.12 |" in answer
-    assert "| first bottleneck | the workers' cores | the driver, receiving the sums | the scheduler |" in answer
-    assert "| none |" in section(text, "Stragglers and failures")
+    assert "| longest part | the workers' cores | the driver, receiving the sums | the scheduler |" in answer
+    assert "| undisturbed |" in section(text, "Stragglers and failures")
     (results / "kills.jsonl").unlink()
     with pytest.raises(SystemExit, match="must have results of all commands, but has none of kills"):
         report.write(results, commands.COMMANDS, "")

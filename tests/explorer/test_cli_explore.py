@@ -76,13 +76,13 @@ def test_images_are_named_by_the_metadata(files):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--images", "photos"], "pictures must be as many as the items, 300, got 0"),
-        (["--metadata", "short.csv"], "metadata must be as many as the items, 300, got 1"),
-        (["--labels", "rows.npy"], "must hold a cluster from 0 to 9 for each vector"),
-        (["--labels", "few.npy"], "must hold a cluster for each of 300 vectors, but has 3"),
+        (["--images", "photos"], "pictures must have one entry for each of 300 items, got 0"),
+        (["--metadata", "short.csv"], "metadata must have one entry for each of 300 items, got 1"),
+        (["--labels", "rows.npy"], "must hold labels from 0 to 9, one per vector"),
+        (["--labels", "few.npy"], "must hold one label for each of 300 vectors, but has 3"),
         (["--port", "0"], "0 is not in the range"),
         (["--index", "rows.csv"], "rows.csv"),
-        (["--host", "256.1.1.1"], "port 8643 of 256.1.1.1 cannot be had"),
+        (["--host", "256.1.1.1"], "port 8643 of 256.1.1.1 is not available"),
     ],
 )
 def test_bad_input(files, arguments, message, monkeypatch, served):
@@ -102,8 +102,8 @@ def test_bad_input(files, arguments, message, monkeypatch, served):
     [
         (("--sort", "share"), "--sort share needs distances"),
         (("--show", "nearest"), "--show nearest needs distances"),
-        (("--images", "photos"), "--images needs the items: give --vectors, --labels"),
-        (("--metadata", "rows.csv"), "--metadata needs the items: give --vectors, --labels"),
+        (("--images", "photos"), "--images needs --vectors, --labels"),
+        (("--metadata", "rows.csv"), "--metadata needs --vectors, --labels"),
     ],
 )
 def test_what_a_model_alone_cannot_show(files, option, message, monkeypatch):
@@ -117,7 +117,7 @@ def test_what_a_model_alone_cannot_show(files, option, message, monkeypatch):
 def test_explore_says_where(files, served):
     result = run("explore", files / "training.safetensors", "--vectors", files / "rows.npy", "--no-browser", "-q")
     assert result.exit_code == 0, result.output
-    assert re.match(r"http://127\.0\.0\.1:\d+/  \(Ctrl-C ends it\)", result.output)
+    assert re.match(r"http://127\.0\.0\.1:\d+/  \(Ctrl-C to stop\)", result.output)
     assert served["open_browser"] is None
     served["prepare"]()
     assert run("explore", "--checkpoint", files / "ck", "--host", "0.0.0.0").exit_code == 0
@@ -128,7 +128,7 @@ def test_explore_says_where(files, served):
 def test_explore_the_embedded_data(served):
     result = run("explore", "--no-browser")
     assert result.exit_code == 0, result.output
-    assert "20,000 embedded SIFT descriptors into 500 clusters" in result.output
+    assert "20,000 bundled SIFT descriptors into 500 clusters" in result.output
 
 
 def test_the_extra_is_named(monkeypatch, files):

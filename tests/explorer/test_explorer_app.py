@@ -57,7 +57,7 @@ def test_a_fit_that_runs_is_fetched_again(catalog):
         "Waiting for the first checkpoint live",
         "The fit so far live",
         "The fit converged",
-        "How the fit went is not known",
+        "No history of the fit",
     ]
     assert running.facts["saved"] == "7 s ago"
     assert [is_fetched_again(page) for page in (waiting, running, ended, unknown)] == [True, True, False, False]

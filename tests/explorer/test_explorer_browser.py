@@ -122,7 +122,7 @@ def test_open_sort_page_and_look_at_a_cluster(page):
     assert page.locator(".neighbors li").count() == 8
     assert fits(page)
     follow(page, page.locator("#content .tiles.all .tile").first)
-    assert "Where it stands" in page.content()
+    assert "Position" in page.content()
     assert page.locator(".facts.entries dt").all_text_contents() == ["title", "color"]
     assert fits(page)
 
@@ -269,7 +269,7 @@ def test_what_is_no_photo_is_said(browser, url, tmp_path):
     page = browser.new_page(base_url=url)
     page.goto("/query")
     page.locator("#file").set_input_files(tmp_path / "no.jpg")
-    wait_until(page, "document.getElementById('state').textContent.startsWith('It was not taken')")
+    wait_until(page, "document.getElementById('state').textContent.startsWith('Upload failed')")
     page.close()
 
 

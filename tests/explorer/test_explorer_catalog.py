@@ -107,7 +107,7 @@ def test_a_single_cluster():
 
 
 def test_parts_must_be_as_many_as_the_items(model):
-    with pytest.raises(ValueError, match="metadata must be as many as the items, 300, got 299"):
+    with pytest.raises(ValueError, match="metadata must have one entry for each of 300 items, got 299"):
         Catalog(model, labels=model.labels_, metadata=make_metadata(299))
 
 

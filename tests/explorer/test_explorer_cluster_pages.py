@@ -64,7 +64,7 @@ def test_a_cluster_shows_all_its_items(client, catalog):
     page = seen(client, "/clusters/3")
     members = catalog.members(3).tolist()
     assert items_in(page.only("region", f"{len(members)} items")) == members
-    near = [row.all("link")[0] for row in page.only("region", "Next to it").all("listitem")]
+    near = [row.all("link")[0] for row in page.only("region", "Neighbouring clusters").all("listitem")]
     neighbors = [neighbor.cluster for neighbor in catalog.neighbors([3], 8)[0]]
     assert [int(link.text.split()[0]) for link in near] == neighbors
     assert [link.address for link in near] == [f"/clusters/{neighbor}" for neighbor in neighbors]
@@ -74,11 +74,11 @@ def test_an_item_tells_where_it_stands(client, catalog):
     page = seen(client, "/items/42")
     standing = catalog.standing(42)
     assert page.facts["distance ratio"] == f"{standing.ratio:.3f}"
-    assert page.facts["second best"].split()[0] == str(standing.second.cluster)
-    second = page.only("region", "Where it stands").only("link", str(standing.second.cluster))
+    assert page.facts["second nearest"].split()[0] == str(standing.second.cluster)
+    second = page.only("region", "Position").only("link", str(standing.second.cluster))
     assert second.address == f"/clusters/{standing.second.cluster}"
     assert page.facts["title"] == page.all("img")[0].name == "thing 42"
-    assert items_in(page.only("region", "More like this")) == [item for item, _ in catalog.similar(42, 24)]
+    assert items_in(page.only("region", "Similar items")) == [item for item, _ in catalog.similar(42, 24)]
 
 
 def test_the_map_has_every_cluster(client, catalog):
@@ -137,6 +137,6 @@ def test_what_the_items_are_called_is_escaped():
 def test_a_model_alone():
     model = make_catalog().model
     client = only(catalog=Catalog(model))
-    assert "This model comes without its items." in seen(client, "/").text
-    assert seen(client, "/clusters/1").all("heading", "Its items are not known")
+    assert "The items of this model are unknown." in seen(client, "/").text
+    assert seen(client, "/clusters/1").all("heading", "Items unknown")
     assert client.get("/items/0").status_code == 404

@@ -24,7 +24,7 @@ def test_a_port_that_is_in_use():
         assert ports[0] != ports[1]
         assert address(first, None) == f"http://127.0.0.1:{ports[0]}/"
         assert address(first, "abc") == f"http://127.0.0.1:{ports[0]}/?token=abc"
-        with pytest.raises(ValueError, match=f"port {ports[0]} of 127.0.0.1 cannot be had: Address already in use"):
+        with pytest.raises(ValueError, match=f"port {ports[0]} of 127.0.0.1 is not available: Address already in use"):
             bind("127.0.0.1", ports[0])
 
 

@@ -108,7 +108,7 @@ def test_add_and_remove(run, made, photos, tmp_path):
     results = json.loads(run("query", made, photos / "image002.png", "--json", "--n-results", "2"))
     assert {result["name"] for result in results} == {"image002.png", "new.png"}
     before = made.read_bytes()
-    assert "in the index already, such as 'new.png'" in run("add", made, more, code=1)
+    assert "already in the index, such as 'new.png'" in run("add", made, more, code=1)
     assert made.read_bytes() == before
     assert json.loads(run("add", made, more, "--new", "--json"))["added"] == 0
     (more / "newer.png").write_bytes((photos / "image007.png").read_bytes())
@@ -122,7 +122,7 @@ def test_add_and_remove(run, made, photos, tmp_path):
     (more / "newer.png").write_bytes(b"no picture")
     assert "newer.png" in run("add", made, more, "--new", code=1)
     warning, facts = run("add", made, more, "--new", "--skip", "--json").splitlines()
-    assert "left out" in warning
+    assert "skipped" in warning
     facts = json.loads(facts)
     assert (facts["images"], facts["added"], facts["left_out"], facts["already_there"]) == (25, 0, 1, 1)
     (more / "new.png").unlink()
@@ -203,9 +203,9 @@ def test_an_evaluation_that_was_stopped_goes_on(run, photos, tmp_path, work_done
         patch.setattr(experiment, "_score", interrupted)
         output = run(*arguments, code=130)
         assert json.loads(output.splitlines()[0])["score"] == whole[0]
-        assert "interrupted; --work FOLDER would have kept what was finished" in output
+        assert "interrupted; no output was written; --work FOLDER would keep intermediate results" in output
         output = run(*arguments, "--work", tmp_path / "kept", code=130)
-        assert f"interrupted; what is finished is in '{tmp_path / 'kept'}': the same command goes on" in output
+        assert f"interrupted; run the same command again to continue from '{tmp_path / 'kept'}'" in output
     learned.clear()
     scored.clear()
     rows = [json.loads(line) for line in run(*arguments, "--work", tmp_path / "kept").splitlines()]
@@ -319,7 +319,7 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--n-words"
         (
             ("query", "{made}", "{photos}/image000.png", "--rerank", "--verifier", "opencv", "--dof", "3"),
             2,
-            "--dof is of --verifier matches",
+            "--dof needs --verifier matches",
         ),
         ((*HKM_OF_100, "--subsets", "6"), 1, "the images of subsets must be whole groups of 4, got 6"),
         ((*HKM_OF_100, "--subsets", "28"), 1, "subsets must have 1 to 24 images, got 28"),
@@ -327,7 +327,7 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--n-words"
         (
             ("index", "{photos}", "-o", "{folder}/new.index", "--levels", "2"),
             2,
-            "--levels is of --method hkm, got 2 with 'closure'",
+            "--levels above 1 needs --method hkm, got 2 with 'closure'",
         ),
         ((*HKM_OF_100, "--levels", "9"), 1, "levels must be at most 2, the depth of the tree of words, got 9"),
         ((*HKM_OF_100, "--levels", "0"), 1, "levels must be at least 1"),
@@ -340,9 +340,9 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--n-words"
             2,
             "would be overwritten",
         ),
-        (("query", "{made}", "{photos}/image000.png", "--montage", "{photos}/image005.png"), 2, "photo of the index"),
+        (("query", "{made}", "{photos}/image000.png", "--montage", "{photos}/image005.png"), 2, "image of the index"),
         (("add", "{made}", "{photos}"), 1, "24 of the 24 images of"),
-        (("index", "{folder}/bad", "-o", "{folder}/new.index", "--skip"), 1, "must hold images that can be read"),
+        (("index", "{folder}/bad", "-o", "{folder}/new.index", "--skip"), 1, "must hold readable images"),
         (("index", "{folder}/empty", "-o", "{folder}/new.index"), 1, "must hold images, but has none"),
         (
             ("index", "{photos}", "-o", "{folder}/new.index", "--n-words", "1000000"),
@@ -355,8 +355,8 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--n-words"
         (("evaluate", "ukbench", "{photos}", "--methods", "magic"), 2, "'magic' must be one of"),
         (("evaluate", "ukbench", "{photos}", "--n-words", "many"), 2, "whole numbers"),
         (("evaluate", "oxford", "{photos}"), 2, "oxford needs the folder"),
-        (("evaluate", "ukbench", "{photos}", "--levels", "1,2"), 2, "--levels is of hkm"),
-        (("evaluate", "ukbench", "{photos}", "--skip"), 2, "--skip would break"),
+        (("evaluate", "ukbench", "{photos}", "--levels", "1,2"), 2, "--levels needs hkm"),
+        (("evaluate", "ukbench", "{photos}", "--skip"), 2, "--skip cannot be used with ukbench"),
     ],
 )
 def test_bad_calls(run, made, photos, tmp_path, arguments, code, message):
@@ -389,9 +389,9 @@ def test_photos_that_are_gone(run, made, photos, tmp_path):
     arguments = ("query", made, photos / "image000.png", "--montage", tmp_path / "row.png")
     assert "gone" not in run(*arguments)
     rewritten(made, lambda arrays, facts: facts.update(folders=[str(tmp_path)]))
-    assert "Warning: 10 of the photos found are gone, the first is 'image000.png'" in run(*arguments)
+    assert "Warning: 10 of the images found no longer exist, the first is 'image000.png'" in run(*arguments)
     lines = tmp_path / "lines.png"
-    assert "there is no other photo" in run("query", made, photos / "image000.png", "--matches", lines, code=1)
+    assert "no other image was found" in run("query", made, photos / "image000.png", "--matches", lines, code=1)
     assert not lines.exists()
 
 
@@ -458,7 +458,7 @@ def test_a_polite_end_is_an_interrupt(run, photos, tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "learn_vocabulary", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
     arguments = ("index", photos, "--n-words", "50", "-o", tmp_path / "photos.index", "--work", tmp_path / "kept")
-    assert "interrupted; what is finished is in" in run(*arguments, code=130)
+    assert "interrupted; run the same command again" in run(*arguments, code=130)
     assert signal.getsignal(signal.SIGTERM) is before
     assert {path.name.partition("-")[0] for path in (tmp_path / "kept").iterdir()} == {"features"}
 
@@ -470,11 +470,11 @@ def test_what_is_skipped_is_said(run, photos, tmp_path):
         (folder / f"{number}.png").write_bytes((photos / f"image00{number}.png").read_bytes())
     (folder / "broken.png").write_bytes(b"no image")
     output = run("index", folder, "-o", tmp_path / "new.index", "--n-words", "50", "--skip")
-    assert "left out: '" in output
+    assert "skipped: '" in output
     assert ImageIndex.load(tmp_path / "new.index").names == ["0.png", "1.png", "2.png"]
     for _ in range(2):  # also when the features are those of the last time
         arguments = ("--n-words", "50", "--skip", "--work", tmp_path / "work")
-        assert "left out: '" in run("index", folder, "-o", tmp_path / "new.index", *arguments)
+        assert "skipped: '" in run("index", folder, "-o", tmp_path / "new.index", *arguments)
 
 
 @pytest.mark.slow

@@ -16,17 +16,17 @@ from closure_kmeans.cli.options import InOrder, example
 # The commands: the module, and the first line of the help, which the docstring in the module continues.
 COMMANDS = {
     "fit": ("fit", "Cluster the rows of VECTORS."),
-    "predict": ("predict", "Find the centre nearest to each row."),
-    "evaluate": ("predict", "Tell how well MODEL fits VECTORS."),
-    "info": ("info", "Tell what is in a file."),
-    "export": ("export", "Write MODEL for other tools."),
-    "codes": ("codes", "Make semantic ids by residual k-means."),
-    "retrieval": ("retrieval", "Find images by an image."),
-    "explore": ("explore", "Look at clusters, a fit and an index, in a browser."),
-    "report": ("explore", "Write the clusters into one HTML file, to send to somebody."),
-    "demo": ("demo", "Compare with exact Lloyd on real data."),
-    "doctor": ("doctor", "Report on machine and installation."),
-    "warmup": ("doctor", "Compile the kernels before first use."),
+    "predict": ("predict", "Assign each row of VECTORS to its nearest centre."),
+    "evaluate": ("predict", "Measure the distortion and accuracy of MODEL on VECTORS."),
+    "info": ("info", "Describe a model, checkpoint, index or file of vectors."),
+    "export": ("export", "Export centres, cluster members or a FAISS index."),
+    "codes": ("codes", "Compute semantic ids by residual k-means."),
+    "retrieval": ("retrieval", "Search a collection of images by an example image."),
+    "explore": ("explore", "Browse clusters, a running fit or an image index."),
+    "report": ("explore", "Write a summary of the clusters as one HTML file."),
+    "demo": ("demo", "Compare with exact Lloyd on the bundled data."),
+    "doctor": ("doctor", "Show versions, hardware and the state of the kernel cache."),
+    "warmup": ("doctor", "Compile the kernels ahead of first use."),
 }
 # Options of version 0.1, and what to write instead.
 RENAMED_OPTIONS = {
@@ -81,9 +81,9 @@ class Main(InOrder):
             if error.option_name not in RENAMED_OPTIONS:
                 raise
             new = RENAMED_OPTIONS[error.option_name]
-            raise click.UsageError(f"{error.option_name} is {new} since version 0.2", error.ctx) from error
+            raise click.UsageError(f"{error.option_name} was renamed in version 0.2: use {new}", error.ctx) from error
         except KeyboardInterrupt as interrupt:
-            said = str(interrupt) if isinstance(interrupt, Interrupted) else "what was not finished is not written"
+            said = str(interrupt) if isinstance(interrupt, Interrupted) else "no output was written"
             click.echo(f"interrupted; {said}", err=True)
             context.exit(INTERRUPTED)
         except OSError as error:
@@ -100,7 +100,7 @@ class Main(InOrder):
         """Find a command; name its successor if it was removed."""
         if arguments[0] in REMOVED_COMMANDS:
             raise click.UsageError(
-                f"{arguments[0]} is no command since version 0.2: in a clone of the repository, use "
+                f"{arguments[0]} was removed in version 0.2: in a clone of the repository, use "
                 f"{REMOVED_COMMANDS[arguments[0]]}"
             )
         return super().resolve_command(context, arguments)
@@ -116,7 +116,7 @@ class Main(InOrder):
 )
 @click.version_option(__version__, prog_name="closure-kmeans")
 def main() -> None:
-    """K-means for very many clusters, by cluster closures."""
+    """Fast approximate k-means for thousands to millions of clusters."""
 
 
 for _name, (_module, _summary) in COMMANDS.items():

@@ -40,20 +40,22 @@ def some_of(allowed: Collection[str], *names: str, **settings: Any) -> Callable[
 with_plan = options.together(
     "plan",
     Plan,
-    options.numbers("--n-words", "words", default="10000,100000", help="Sizes of codebooks."),
-    some_of(METHODS, "--methods", default="closure", help="Methods to compare."),
+    options.numbers("--n-words", "words", default="10000,100000", help="Codebook sizes."),
+    some_of(METHODS, "--methods", default="closure", help="Clustering methods to compare."),
     some_of(("l1", "l2"), "--norms", default="l1", help="Norms to compare."),
-    options.numbers("--seeds", default="0", help="Seeds to repeat it with."),
-    options.numbers("--levels", default="1", help="Scoring levels of hkm."),
+    options.numbers("--seeds", default="0", help="Random seeds to repeat each run with."),
+    options.numbers("--levels", default="1", help="Tree levels that are scored, for --method hkm."),
     with_nearest,
     options.numbers(
         "--subsets",
         "images",
         callback=lambda _context, _option, sizes: sizes or (None,),
         show_default="all images",
-        help="Numbers of images.",
+        help="Collection sizes, in images.",
     ),
-    click.option("--rerank", is_flag=True, help="Also with the best 200 verified, and with query expansion."),
+    click.option(
+        "--rerank", is_flag=True, help="Also score with verification of the best 200 and with query expansion."
+    ),
     with_root,
     *STEP_OPTIONS,
 )
@@ -81,21 +83,21 @@ def evaluate(
     collecting: Collecting,
     manner: options.Manner,
 ) -> None:
-    """Score codebooks on IMAGES, all else the same.
+    """Compare codebooks on IMAGES, with all other settings equal.
 
-    ukbench: every image is a query, and four in a row show the same object, by name; the score is the mean number of
-    them among the first four. oxford: the queries are those of GROUND_TRUTH, and the score is the mean average
-    precision.
+    ukbench: every image is a query; sorted by name, each group of four images shows one object. The score is the mean
+    number of images of the group among the first four results. oxford: queries are read from GROUND_TRUTH; the score is
+    the mean average precision.
     """
     if (benchmark == "oxford") != (ground_truth is not None):
-        raise click.UsageError("oxford needs the folder GROUND_TRUTH, and ukbench takes none")
+        raise click.UsageError("oxford needs the folder GROUND_TRUTH, ukbench does not take it")
     queries = None if ground_truth is None else read_oxford(ground_truth)
     if benchmark == "ukbench" and collecting.skip:
-        raise click.UsageError("--skip would break the groups of four of ukbench")
+        raise click.UsageError("--skip cannot be used with ukbench: its images form groups of four")
     if plan.levels != [1] and "hkm" not in plan.methods:
-        raise click.UsageError("--levels is of hkm, which is not among --methods")
+        raise click.UsageError("--levels needs hkm among --methods")
     if plan.embedding and "l2" in plan.norms and plan.levels == [1] and plan.n_nearest == 1:
-        raise click.UsageError("--norms l2 is of tf-idf: add --protocol paper or --no-embedding")
+        raise click.UsageError("--norms l2 needs tf-idf: add --protocol paper or --no-embedding")
     names = image_names(photos)
     check_plan(plan, names, queries)  # before the long work
     with collecting.saying_what_is_kept():

@@ -33,7 +33,9 @@ MODEL, CODES = (".safetensors",), (".npy", ".parquet")
 
 with_model = click.argument("model", type=options.EXISTING_FILE)
 with_vectors = click.argument("vectors", type=options.EXISTING_OR_STANDARD)
-with_beam = click.option("--beam", type=click.IntRange(1), default=1, help="Paths through the levels to follow.")
+with_beam = click.option(
+    "--beam", type=click.IntRange(1), default=1, help="Beam width: paths kept at each level; 1 is greedy."
+)
 
 
 @click.group(
@@ -44,9 +46,10 @@ with_beam = click.option("--beam", type=click.IntRange(1), default=1, help="Path
     ),
 )
 def codes() -> None:
-    """The codes of a row are its clusters in several levels, each fitted to the residuals of the one before.
+    """The codes of a row are its clusters on several levels; each level clusters the residuals of the previous one.
 
-    fit learns the levels, encode finds codes, report judges them; decode and export give rows and indexes.
+    fit trains the levels, encode computes codes, decode reconstructs rows, report measures quality, and export writes
+    a FAISS index.
     """
 
 
@@ -57,30 +60,47 @@ def codes() -> None:
 )
 @with_vectors
 @options.name
-@options.numbers("--levels", required=True, help="Numbers of clusters, level by level.")
-@options.output("-o", "--output", suffixes=MODEL, required=True, help="Where to write the model.")
-@options.output("--codes", "codes_file", suffixes=CODES, help="Where to write the codes of VECTORS; .parquet: as text.")
-@click.option("--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", help="cosine: directions.")
-@click.option("--normalize-residuals", is_flag=True, help="Divide residuals by their lengths before each level.")
-@click.option("--unique", is_flag=True, help="Number the rows that share their codes.")
+@options.numbers("--levels", required=True, help="Number of clusters of each level.")
+@options.output("-o", "--output", suffixes=MODEL, required=True, help="Write the model to this file.")
+@options.output(
+    "--codes", "codes_file", suffixes=CODES, help="Write the codes of VECTORS: .npy as numbers, .parquet as text."
+)
+@click.option(
+    "--metric",
+    type=click.Choice(["euclidean", "cosine"]),
+    default="euclidean",
+    help="Distance; cosine L2-normalises the rows.",
+)
+@click.option("--normalize-residuals", is_flag=True, help="L2-normalise the residuals before each level.")
+@click.option("--unique", is_flag=True, help="Append a number that tells apart rows with equal codes.")
 @click.option("--max-size", type=click.FloatRange(0), help="Upper bound on the cluster size in each level, in rows.")
 @options.seed
-@click.option("--max-time", type=options.duration, metavar="TIME", help="When to stop at the latest: 90s, 5m, 1.5h.")
-@click.option("--max-iter", type=click.IntRange(1), default=100, help="Largest number of iterations of a level.")
-@click.option("--tol", type=click.FloatRange(0), default=5e-4, help="Smallest change of the distortion.")
+@click.option("--max-time", type=options.duration, metavar="TIME", help="Time limit: 90, 90s, 5m, 1.5h.")
+@click.option("--max-iter", type=click.IntRange(1), default=100, help="Maximum number of iterations of each level.")
 @click.option(
-    "--target-accuracy", type=click.FloatRange(0, 1), default=0.95, help="Share of rows at their nearest centre."
-)
-@click.option("--memory-limit", metavar="SIZE", help="Memory beyond the centres: 500MB, 1GB.")
-@click.option(
-    "--checkpoint", type=options.FileOrFolder(file_okay=False), help="Folder to save the fit to while it runs."
+    "--tol",
+    type=click.FloatRange(0),
+    default=5e-4,
+    help="Converged when the distortion falls by less than this fraction.",
 )
 @click.option(
-    "--checkpoint-every", type=options.duration, metavar="TIME", default="60s", help="Time between checkpoints."
+    "--target-accuracy",
+    type=click.FloatRange(0, 1),
+    default=0.95,
+    help="Enlarge leaves while fewer rows than this fraction are at their nearest centre.",
 )
-@click.option("--resume", is_flag=True, help="Go on from the checkpoint, if there is one.")
+@click.option("--memory-limit", metavar="SIZE", help="Memory for rows and buffers, without the centres: 500MB, 1GB.")
 @click.option(
-    "--resume-anyway", is_flag=True, help="--resume, also with another processor, BLAS or version: the bits may differ."
+    "--checkpoint", type=options.FileOrFolder(file_okay=False), help="Folder for checkpoints of the running fit."
+)
+@click.option(
+    "--checkpoint-every", type=options.duration, metavar="TIME", default="60s", help="Interval between checkpoints."
+)
+@click.option("--resume", is_flag=True, help="Resume from --checkpoint if it holds a fit.")
+@click.option(
+    "--resume-anyway",
+    is_flag=True,
+    help="Like --resume, even if processor, BLAS or versions differ; results may differ in the last bits.",
 )
 @options.manner
 def fit(
@@ -93,10 +113,13 @@ def fit(
     manner: options.Manner,
     **settings: Any,
 ) -> None:
-    """Fit the levels to VECTORS: a file, a folder of files, or - for an .npy file from standard input."""
+    """Train the levels on VECTORS.
+
+    VECTORS is a file, a folder of files, or - for an .npy file on standard input.
+    """
     go_on: Resume = "anyway" if resume_anyway else resume
     if go_on and settings["checkpoint"] is None:
-        raise click.UsageError("--resume needs --checkpoint: where the fit was saved")
+        raise click.UsageError("--resume needs --checkpoint")
     keep_apart([vectors], [output, codes_file])
     rows = read_vectors(vectors, name)
     model = ResidualKMeans(n_threads=manner.n_threads, verbose=manner.shows_progress, **settings)
@@ -109,7 +132,11 @@ def fit(
             model.fit(rows, resume=go_on)
     except KeyboardInterrupt:
         kept = settings["checkpoint"]
-        advice = "--checkpoint would have kept what was done" if kept is None else f"go on from '{kept}' by --resume"
+        advice = (
+            "no output was written; --checkpoint would allow resuming"
+            if kept is None
+            else f"continue from '{kept}' with --resume"
+        )
         raise Interrupted(advice) from None
     model.save(output)
     if codes_file is not None:
@@ -163,7 +190,7 @@ def _write_codes(target: str, codes: NDArray[np.int32]) -> None:
     suffixes=CODES,
     standard=True,
     required=True,
-    help="Where to write the codes; .parquet has ids as text, - is standard output.",
+    help="Write the codes: .npy as numbers, .parquet as text, - for standard output.",
 )
 @with_beam
 @options.threads
@@ -171,7 +198,7 @@ def _write_codes(target: str, codes: NDArray[np.int32]) -> None:
 def encode(
     model: str, vectors: str, name: str | None, output: str, beam: int, n_threads: int | None, quiet: bool
 ) -> None:
-    """Find the codes of VECTORS, greedily or by a beam."""
+    """Compute the codes of VECTORS, greedily or by beam search."""
     keep_apart([model, vectors], [output])
     fitted = ResidualKMeans.load(model).set_params(n_threads=n_threads, verbose=not quiet)
     rows = read_vectors(vectors, name)
@@ -184,10 +211,10 @@ def encode(
 @codes.command(epilog=options.example("closure-kmeans codes decode items.codes.safetensors codes.npy -o rows.npy"))
 @with_model
 @click.argument("codes_file", metavar="CODES", type=options.EXISTING_OR_STANDARD)
-@options.output("-o", "--output", suffixes=(".npy",), standard=True, required=True, help="Where to write the rows.")
+@options.output("-o", "--output", suffixes=(".npy",), standard=True, required=True, help="Write the rows to this file.")
 @options.quiet
 def decode(model: str, codes_file: str, output: str, quiet: bool) -> None:
-    """Write the rows that CODES, an .npy file, stand for."""
+    """Reconstruct rows from CODES, an .npy file."""
     keep_apart([model, codes_file], [output])
     fitted = ResidualKMeans.load(model)
     write_array(output, fitted.decode(np.asarray(read_vectors(codes_file))))
@@ -202,9 +229,9 @@ def decode(model: str, codes_file: str, output: str, quiet: bool) -> None:
 @with_beam
 @options.manner
 def report(model: str, vectors: str, name: str | None, beam: int, manner: options.Manner) -> None:
-    """Tell the quality of the codes of VECTORS.
+    """Measure the quality of the codes of VECTORS.
 
-    That is the distortion after each level, the share of unique ids, and use and perplexity of each level.
+    Prints the distortion after each level, the fraction of unique ids, and usage and perplexity of each level.
     """
     fitted = ResidualKMeans.load(model).set_params(n_threads=manner.n_threads, verbose=manner.shows_progress)
     rows = read_vectors(vectors, name)
@@ -218,12 +245,12 @@ def report(model: str, vectors: str, name: str | None, beam: int, manner: option
     )
 )
 @with_model
-@options.output("--faiss", suffixes=(".faiss", ".index"), required=True, help="Where to write the index of FAISS.")
-@click.option("--ivf", is_flag=True, help="The clusters of the first level are its inverted lists.")
-@click.option("--codes", "codes_file", type=options.EXISTING_FILE, help="Codes of rows to fill it with, an .npy file.")
+@options.output("--faiss", suffixes=(".faiss", ".index"), required=True, help="Write the FAISS index to this file.")
+@click.option("--ivf", is_flag=True, help="Use the clusters of the first level as inverted lists.")
+@click.option("--codes", "codes_file", type=options.EXISTING_FILE, help="An .npy file of codes to add to the index.")
 @options.quiet
 def export(model: str, faiss: str, ivf: bool, codes_file: str | None, quiet: bool) -> None:
-    """Write an index of FAISS that decodes to the same rows."""
+    """Write a FAISS index that decodes codes to the same rows."""
     keep_apart([model, codes_file], [faiss])
     fitted = ResidualKMeans.load(model)
     given = None if codes_file is None else np.asarray(read_vectors(codes_file))

@@ -42,11 +42,11 @@ def keep_apart(inputs: list[str | None], outputs: list[str | None]) -> None:
         place = Path(path).resolve()
         if place in taken:
             raise click.UsageError(
-                f"'{path}' would be overwritten: what is written must differ from all else named here"
+                f"'{path}' would be overwritten: outputs must differ from the inputs and from each other"
             )
         if place.parent in taken and is_shard(place.name):
             raise click.UsageError(
-                f"'{path}' would become one of the files of vectors in '{place.parent}': name another folder"
+                f"'{path}' would be read as one of the files of vectors in '{place.parent}': use another folder"
             )
         taken.add(place)
 
@@ -78,7 +78,7 @@ def read_vectors(source: str, name: str | None = None) -> NDArray[Any] | Vectors
             with path.open("wb") as file:
                 shutil.copyfileobj(sys.stdin.buffer, file)
         except OSError as error:
-            raise OSError(error.errno, f"standard input could not be kept in '{folder}': {error.strerror}") from error
+            raise OSError(error.errno, f"standard input could not be copied to '{folder}': {error.strerror}") from error
         try:
             return np.array(open_vectors(path))
         except FileFormatError as error:
@@ -123,7 +123,7 @@ def assign(
                 if distances:
                     squares[batch] = model.squared_distances(block, labels[batch])
             except ValueError as error:  # names a row of the batch
-                raise ValueError(f"{error} (rows are counted from {first} on)" if first else str(error)) from error
+                raise ValueError(f"{error} (row numbers relative to row {first})" if first else str(error)) from error
             bar.update(len(block))
     return labels, squares
 

@@ -23,18 +23,18 @@ from closure_kmeans.demo import LLOYD_ITERATIONS, draw_runs, format_table, prepa
     "--output",
     suffixes=(".pdf", ".png", ".svg"),
     default="closure-kmeans-demo.png",
-    help="Where to write the picture.",
+    help="Write the plot to this file.",
 )
 def demo(n_clusters: int, n_threads: int | None, random_state: int, output: str) -> None:
-    """The data are 20,000 SIFT descriptors; a table and a picture show distortion and time."""
+    """Clusters 20,000 SIFT descriptors; prints a table and draws a plot of distortion against time."""
     X = load_sift()
     title = f"{len(X):,} SIFT descriptors into {n_clusters:,} clusters"
     click.echo(title)
     seconds = prepare_kernels(X, n_clusters, seed=random_state, n_threads=n_threads)
-    click.echo(f"kernels ready in {seconds:.1f} s (compiled on the first run, cached after that)")
+    click.echo(f"kernels ready in {seconds:.1f} s (compiled on the first run, then cached)")
     with _progress_bar("cluster closures", ClosureKMeans().max_iter) as advance:
         closures = run_closures(X, n_clusters, seed=random_state, n_threads=n_threads, on_iteration=advance)
-    click.echo("exact Lloyd runs twice: once on the clock, and once more to record its curve")
+    click.echo("exact Lloyd runs twice: once timed, once to record its curve")
     with _progress_bar("exact Lloyd", LLOYD_ITERATIONS) as advance:
         lloyd = run_lloyd(X, n_clusters, seed=random_state, n_threads=n_threads, on_iteration=advance)
 
@@ -42,7 +42,7 @@ def demo(n_clusters: int, n_threads: int | None, random_state: int, output: str)
     try:
         draw_runs([closures, lloyd], title, Path(output))
     except ImportError as error:
-        click.echo(f"no picture: {error}")
+        click.echo(f"no plot: {error}")
     else:
         click.echo(f"distortion against time: {output}")
 

@@ -32,7 +32,7 @@ DTYPE_NAMES = [np.dtype(dtype).name for dtype in DTYPES]
 @click.command(epilog=options.example("closure-kmeans doctor"))
 @options.json
 def doctor(as_json: bool) -> None:
-    """The exit code is 1 if kernels cannot be cached."""
+    """Exits with code 1 if compiled kernels cannot be cached."""
     places = folders()
     writable = [folder for folder in places if obstacle(folder) is None]
     compiled = [folder for folder in places if holds_kernels(folder)]
@@ -65,7 +65,9 @@ def doctor(as_json: bool) -> None:
 
 def _fail_without_cache() -> NoReturn:
     reasons = " and ".join(filter(None, map(obstacle, folders())))
-    click.echo(f"Warning: kernels are compiled in every process, for they cannot be kept: {reasons}", err=True)
+    click.echo(
+        f"Warning: kernels are compiled again in every process because they cannot be cached: {reasons}", err=True
+    )
     click.echo(ADVICE, err=True)
     raise SystemExit(1)
 
@@ -117,13 +119,13 @@ def _gigabytes(n_bytes: float) -> str:
     type=click.Choice(DTYPE_NAMES),
     default=DTYPE_NAMES,
     show_default="all of them",
-    help="Only for rows of this type; may be given several times.",
+    help="Data type of the rows; repeat for several.",
 )
 @options.quiet
 def warmup(dtypes: tuple[str, ...], quiet: bool) -> None:
-    """Without this command, kernels are compiled on first use. Build steps of images and tests run it beforehand.
+    """Use it when building container images or before tests; otherwise kernels are compiled on first use.
 
-    The exit code is 1 if the kernels could not be cached.
+    Exits with code 1 if the kernels cannot be cached.
     """
     for dtype in dtypes:
         began = perf_counter()

@@ -47,13 +47,13 @@ with_items = options.together(
     "items",
     Items,
     click.argument("model", required=False, type=options.EXISTING_FILE),
-    click.option("--vectors", type=options.EXISTING, help="The vectors that were clustered."),
-    click.option("--labels", type=options.EXISTING_FILE, help="An .npy file with the cluster of each vector."),
+    click.option("--vectors", type=options.EXISTING, help="The clustered vectors."),
+    click.option("--labels", type=options.EXISTING_FILE, help="An .npy file with the label of each vector."),
     click.option(
-        "--images", type=options.EXISTING, help="A folder with an image for each vector, or an .npy array of them."
+        "--images", type=options.EXISTING, help="A folder with one image per vector, or an .npy array of images."
     ),
-    click.option("--metadata", type=options.EXISTING_FILE, help="A CSV or Parquet file with a row for each vector."),
-    click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file, that holds the vectors."),
+    click.option("--metadata", type=options.EXISTING_FILE, help="A CSV or Parquet file with one row per vector."),
+    click.option("--name", help="Dataset of an HDF5 file or column of a Parquet file that holds the vectors."),
 )
 
 
@@ -67,15 +67,17 @@ with_items = options.together(
 @with_items
 @options.threads
 @options.quiet
-@click.option("--index", "index_file", type=options.EXISTING_FILE, help="An index to search, of retrieval index.")
 @click.option(
-    "--checkpoint", type=options.FileOrFolder(), help="The checkpoint of a fit to watch; it need not exist yet."
+    "--index", "index_file", type=options.EXISTING_FILE, help="An image index to search, from retrieval index."
 )
-@click.option("--host", default="127.0.0.1", help="Another address to answer at. A token is then asked for.")
 @click.option(
-    "--port", type=click.IntRange(1, 65535), show_default="8643, or a free one", help="The port to answer at."
+    "--checkpoint", type=options.FileOrFolder(), help="Checkpoint of a running fit to follow; it may be created later."
 )
-@click.option("--no-browser", is_flag=True, help="Only print the address.")
+@click.option(
+    "--host", default="127.0.0.1", help="Address to listen on; other addresses than the default require a token."
+)
+@click.option("--port", type=click.IntRange(1, 65535), show_default="8643, or a free port", help="Port to listen on.")
+@click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
 def explore(
     items: Items,
     n_threads: int | None,
@@ -86,9 +88,9 @@ def explore(
     port: int | None,
     no_browser: bool,
 ) -> None:
-    """MODEL is what fit has written. Without anything, the embedded data is clustered and shown.
+    """MODEL is a file written by fit. Without arguments, the bundled data is clustered and shown.
 
-    The page is on this machine only.
+    The server listens on this machine only, unless --host is given.
     """
     _check_call(items)
     from closure_kmeans.explorer.app import make_app
@@ -105,7 +107,7 @@ def explore(
         fit = (lambda: shown) if checkpoint is None else partial(fit_of_checkpoint, checkpoint)
         app = make_app(catalog, searches, fit, **allowed)
         url = address(listening, allowed["token"])
-        click.echo(f"{url}  (Ctrl-C ends it)")
+        click.echo(f"{url}  (Ctrl-C to stop)")
         parts = [part for part in (catalog, searches) if part is not None]
         open_browser = None if no_browser else url
         serve(app, listening, open_browser=open_browser, prepare=lambda: [part.prepare() for part in parts])
@@ -119,20 +121,20 @@ def explore(
 @with_items
 @options.threads
 @options.quiet
-@options.output("-o", "--output", suffixes=(".html",), required=True, help="Where to write the report.")
-@click.option("--clusters", type=click.IntRange(1), default=100, help="How many clusters to show.")
+@options.output("-o", "--output", suffixes=(".html",), required=True, help="Write the report to this file.")
+@click.option("--clusters", type=click.IntRange(1), default=100, help="Number of clusters to show.")
 @click.option(
     "--sort",
     type=click.Choice(["size", "spread", "share", "neighbor", "number"]),
     default="size",
-    help="Which clusters come first.",
+    help="Sort clusters by this measure, largest first.",
 )
-@click.option("--smallest", is_flag=True, help="Begin with the smallest.")
+@click.option("--smallest", is_flag=True, help="Sort smallest first.")
 @click.option(
     "--show",
     type=click.Choice(["random", "nearest", "farthest"]),
     default="random",
-    help="Which items to show of a cluster.",
+    help="Which items of each cluster to show.",
 )
 def report(
     items: Items,
@@ -144,15 +146,15 @@ def report(
     smallest: bool,
     show: str,
 ) -> None:
-    """The file needs no others. Without MODEL, the embedded data is clustered."""
+    """The report is self-contained. Without MODEL, the bundled data is clustered."""
     _check_call(items)
     from closure_kmeans.explorer.report import write_report
 
     catalog = _open_catalog(items, n_threads, quiet)
     if sort not in catalog.measures:
-        raise click.UsageError(f"--sort {sort} needs distances: give the vectors by --vectors")
+        raise click.UsageError(f"--sort {sort} needs distances: add --vectors")
     if show not in (catalog.shows or ["random"]):
-        raise click.UsageError(f"--show {show} needs distances: give the vectors by --vectors")
+        raise click.UsageError(f"--show {show} needs distances: add --vectors")
     write_report(output, catalog, n_clusters=clusters, sort=sort, descending=not smallest, show=show)
     if not quiet:
         click.echo(f"written: {output}")
@@ -163,7 +165,7 @@ def _check_call(items: Items) -> None:
         library(needed, "explore", "the explorer")
     given = [f"--{name}" for name, value in items._asdict().items() if value is not None]
     if items.model is None and given:
-        raise click.UsageError(f"{', '.join(given)} must come with MODEL")
+        raise click.UsageError(f"{', '.join(given)} need MODEL")
 
 
 def _open_catalog(items: Items, n_threads: int | None, quiet: bool) -> Catalog:
@@ -177,7 +179,7 @@ def _open_catalog(items: Items, n_threads: int | None, quiet: bool) -> Catalog:
     labels = _labels_of(fitted, items.labels, None if rows is None else len(rows))
     for option in ("images", "metadata"):
         if rows is None and labels is None and getattr(items, option) is not None:
-            raise click.UsageError(f"--{option} needs the items: give --vectors, --labels or a model of fit --training")
+            raise click.UsageError(f"--{option} needs --vectors, --labels, or a model written by fit --training")
     squares = None
     if rows is not None:
         labels, squares = assign(fitted, rows, labels=labels, quiet=quiet)
@@ -191,7 +193,7 @@ def _open_catalog(items: Items, n_threads: int | None, quiet: bool) -> Catalog:
 def _fit_embedded(n_threads: int | None, quiet: bool) -> tuple[BaseKMeans, NDArray[np.uint8]]:
     X = load_sift()
     if not quiet:
-        click.echo(f"{len(X):,} embedded SIFT descriptors into {N_CLUSTERS} clusters", err=True)
+        click.echo(f"{len(X):,} bundled SIFT descriptors into {N_CLUSTERS} clusters", err=True)
     prepare_kernels(X, N_CLUSTERS, seed=0, n_threads=n_threads)  # so that the fit's times are its own
     return closure_kmeans.ClosureKMeans(n_clusters=N_CLUSTERS, random_state=0, n_threads=n_threads).fit(X), X
 
@@ -202,9 +204,9 @@ def _labels_of(fitted: BaseKMeans, path: str | None, n_rows: int | None) -> NDAr
         labels: NDArray[Any] = np.load(path, allow_pickle=False)
         n_clusters = len(fitted.cluster_centers_)
         if labels.ndim != 1 or labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= n_clusters:
-            raise FileFormatError(f"'{path}' must hold a cluster from 0 to {n_clusters - 1} for each vector")
+            raise FileFormatError(f"'{path}' must hold labels from 0 to {n_clusters - 1}, one per vector")
         if n_rows is not None and len(labels) != n_rows:
-            raise FileFormatError(f"'{path}' must hold a cluster for each of {n_rows} vectors, but has {len(labels)}")
+            raise FileFormatError(f"'{path}' must hold one label for each of {n_rows} vectors, but has {len(labels)}")
         return labels.astype(np.int32)
     own: NDArray[np.int32] | None = getattr(fitted, "labels_", None)
     return own if own is not None and (n_rows is None or len(own) == n_rows) else None

@@ -27,14 +27,18 @@ from closure_kmeans.vectors import save_vectors
     )
 )
 @click.argument("model", type=options.EXISTING)
-@options.output("--centers", suffixes=(".npy", ".fbin", ".fvecs"), help="The centres.")
-@options.output("--faiss", suffixes=(".faiss", ".index"), help="A FAISS index whose lists are the clusters.")
-@click.option("--vectors", type=options.EXISTING_OR_STANDARD, help="Vectors that the files below are about.")
+@options.output("--centers", suffixes=(".npy", ".fbin", ".fvecs"), help="Write the centres (.npy, .fbin or .fvecs).")
+@options.output(
+    "--faiss", suffixes=(".faiss", ".index"), help="Write a FAISS IVF index with the clusters as inverted lists."
+)
+@click.option("--vectors", type=options.EXISTING_OR_STANDARD, help="Vectors to assign for the options below.")
 @options.name
-@options.output("--labels", suffixes=(".npy",), help="The cluster of each row.")
-@options.output("--distances", suffixes=(".npy",), help="The squared distance of each row to its centre.")
-@options.output("--members", suffixes=(".npz",), help="The rows of each cluster: arrays rows and starts.")
-@options.output("--table", suffixes=(".parquet",), help="A table that viewers of embeddings open.")
+@options.output("--labels", suffixes=(".npy",), help="Write the label of each row.")
+@options.output("--distances", suffixes=(".npy",), help="Write the squared distance of each row to its centre.")
+@options.output("--members", suffixes=(".npz",), help="Write the rows of each cluster, as arrays rows and starts.")
+@options.output(
+    "--table", suffixes=(".parquet",), help="Write rows, labels and distances as a Parquet table for embedding viewers."
+)
 @options.threads
 @options.quiet
 def export(
@@ -50,15 +54,15 @@ def export(
     n_threads: int | None,
     quiet: bool,
 ) -> None:
-    """The centres and the index need the model alone; the other files are about its clusters of some vectors."""
+    """--centers and --faiss need only MODEL; the other outputs assign the rows of --vectors first."""
     about_rows = [target for target in (labels, distances, members, table) if target is not None]
     targets = [target for target in (centers, faiss) if target is not None] + about_rows
     if not targets:
         raise click.UsageError(
-            "nothing to write: give one of --centers, --faiss, --labels, --distances, --members, --table"
+            "no output given: use at least one of --centers, --faiss, --labels, --distances, --members, --table"
         )
     if about_rows and vectors is None:
-        raise click.UsageError(f"'{about_rows[0]}' is about rows: give them by --vectors")
+        raise click.UsageError(f"'{about_rows[0]}' needs --vectors")
     keep_apart([model, vectors], list(targets))
     fitted = closure_kmeans.load(model).set_params(n_threads=n_threads)
     n_clusters = len(fitted.cluster_centers_)

@@ -56,50 +56,63 @@ class _Remembering(click.Command):
 @click.argument("vectors", type=options.PathOrUrl(exists=True, allow_dash=True))
 @options.name
 @click.option("-k", "--n-clusters", type=click.IntRange(1), required=True, help="Number of clusters.")
-@options.output("-o", "--output", suffixes=(".safetensors",), required=True, help="Where to write the model.")
+@options.output("-o", "--output", suffixes=(".safetensors",), required=True, help="Write the model to this file.")
 @options.output(
-    "--labels", suffixes=(".npy",), standard=True, help="Where to write the cluster of each row; - is standard output."
+    "--labels",
+    suffixes=(".npy",),
+    standard=True,
+    help="Write the label of each row to this file; - for standard output.",
 )
-@click.option("--training", is_flag=True, help="Keep the labels and the history in the model, to look at them later.")
+@click.option("--training", is_flag=True, help="Store labels and history in the model file, too.")
 @options.seed
 @options.threads
+@click.option("--max-time", type=options.duration, metavar="TIME", help="Time limit: 90, 90s, 5m, 1.5h.")
+@click.option("--max-iter", type=click.IntRange(1), default=100, help="Maximum number of iterations.")
 @click.option(
-    "--max-time", type=options.duration, metavar="TIME", help="When to stop at the latest: 90, 90s, 5m, 1.5h."
+    "--tol",
+    type=click.FloatRange(0),
+    default=5e-4,
+    help="Converged when the distortion falls by less than this fraction.",
 )
-@click.option("--max-iter", type=click.IntRange(1), default=100, help="Largest number of iterations.")
-@click.option("--tol", type=click.FloatRange(0), default=5e-4, help="Smallest change of the distortion.")
 @click.option(
-    "--target-accuracy", type=click.FloatRange(0, 1), default=0.95, help="Share of rows at their nearest centre."
+    "--target-accuracy",
+    type=click.FloatRange(0, 1),
+    default=0.95,
+    help="Enlarge leaves while fewer rows than this fraction are at their nearest centre.",
 )
 @click.option(
     "--leaf-size",
     type=click.IntRange(1),
-    show_default="by rows and clusters, or 10 with --paper",
-    help="Rows in a leaf of a tree.",
+    show_default="from rows and clusters; 10 with --paper",
+    help="Maximum number of rows in a leaf of a tree.",
 )
 @click.option(
-    "--init", default="tree", help="tree, random, or the centres of a model, a file, or the folder of a checkpoint."
+    "--init", default="tree", help="tree, random, or a model, file of centres or checkpoint folder to start from."
 )
 @click.option(
     "--metric",
     type=click.Choice(["euclidean", "cosine"]),
     default="euclidean",
-    help="cosine: only the directions of rows count.",
+    help="Distance; cosine L2-normalises the rows (spherical k-means).",
 )
 @click.option("--max-size", type=click.FloatRange(0), help="Upper bound on the cluster size, in rows.")
-@click.option("--memory-limit", metavar="SIZE", help="Memory beyond the centres: 500MB, 1GB.")
-@click.option("--paper", is_flag=True, help="The algorithm exactly as the paper has it.")
-@click.option("--checkpoint", type=options.FileOrFolder(), help="Folder to save the fit to while it runs.")
+@click.option("--memory-limit", metavar="SIZE", help="Memory for rows and buffers, without the centres: 500MB, 1GB.")
+@click.option("--paper", is_flag=True, help="Run the algorithm exactly as in the paper.")
+@click.option("--checkpoint", type=options.FileOrFolder(), help="Folder for checkpoints of the running fit.")
 @click.option(
-    "--checkpoint-every", type=options.duration, metavar="TIME", default="60s", help="Time between checkpoints."
+    "--checkpoint-every", type=options.duration, metavar="TIME", default="60s", help="Interval between checkpoints."
 )
-@click.option("--resume", is_flag=True, help="Go on from the checkpoint or the storage, if there is one.")
+@click.option("--resume", is_flag=True, help="Resume from --checkpoint or --storage if it holds a fit.")
 @click.option(
-    "--resume-anyway", is_flag=True, help="--resume, also with another processor, BLAS or version: the bits may differ."
+    "--resume-anyway",
+    is_flag=True,
+    help="Like --resume, even if processor, BLAS or versions differ; results may differ in the last bits.",
 )
-@click.option("--client", metavar="ADDRESS", help="Fit on Dask: address of a scheduler, or local.")
-@click.option("--storage", metavar="URL", help="With --client: folder or URL that all workers share.")
-@click.option("--n-partitions", type=click.IntRange(1), help="With --client: parts that the rows are laid out in.")
+@click.option("--client", metavar="ADDRESS", help="Fit on a Dask cluster: scheduler address, or local.")
+@click.option(
+    "--storage", metavar="URL", help="With --client: folder or URL for the files of the fit, shared by all workers."
+)
+@click.option("--n-partitions", type=click.IntRange(1), help="With --client: number of partitions of the rows.")
 @options.json
 @options.quiet
 @click.pass_context
@@ -120,12 +133,12 @@ def fit(
     quiet: bool,
     **settings: Any,
 ) -> None:
-    """VECTORS is a file, a folder of files, or - for an .npy file from standard input.
+    """VECTORS is a file, a folder of files, or - for an .npy file on standard input.
 
-    Files end in .npy, .fvecs, .bvecs, .fbin, .u8bin, .i8bin, .hdf5 or .parquet. With --client VECTORS is a path or URL
-    that all workers can read, of a .zarr array too.
+    Formats: .npy, .fvecs, .bvecs, .fbin, .u8bin, .i8bin, .hdf5, .parquet. With --client, VECTORS is a path or URL that
+    all workers can read; .zarr arrays are supported, too.
 
-    Ctrl-C saves what there is and says how to go on; the exit code is then 130.
+    Ctrl-C writes the model of the last complete iteration, prints how to continue, and exits with code 130.
     """
     checkpoint = settings["checkpoint"]
     go_on: Resume = "anyway" if resume_anyway else resume
@@ -135,7 +148,7 @@ def fit(
     if client is None:
         _check_checkpoint(checkpoint, bool(go_on))
         if storage is not None or n_partitions is not None:
-            raise click.UsageError("--storage and --n-partitions need --client: the address of a scheduler, or local")
+            raise click.UsageError("--storage and --n-partitions need --client")
         if "://" in vectors:
             raise click.UsageError(f"vectors at a URL need --client, got '{vectors}'")
         rows: Any = read_vectors(vectors, name)
@@ -167,7 +180,7 @@ def fit(
     except KeyboardInterrupt:
         if not hasattr(model, "cluster_centers_"):  # before an iteration was done
             if checkpoint is not None and checkpoint_file(checkpoint).exists():
-                _end_interrupted(context, "interrupted, and the checkpoint is as it was")
+                _end_interrupted(context, "interrupted before the first iteration; the checkpoint is unchanged")
             raise
         interrupted = True
     model.save(output, training=training)
@@ -176,7 +189,7 @@ def fit(
     if as_json or not quiet:
         _summarise(model, n_rows, output, labels, as_json)
     if interrupted:
-        _end_interrupted(context, "interrupted, and saved as it stands")
+        _end_interrupted(context, "interrupted; the model of the last iteration was written")
 
 
 def _parameters(*, init: str, leaf_size: int | None, paper: bool = False, **settings: Any) -> dict[str, Any]:
@@ -190,11 +203,11 @@ def _parameters(*, init: str, leaf_size: int | None, paper: bool = False, **sett
 def _check_distributed(context: click.Context, storage: str | None, resume: bool) -> None:
     given = [name for name in ON_ONE_MACHINE if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if given:
-        raise click.UsageError(f"--{given[0].replace('_', '-')} is for fits on one machine, without --client")
+        raise click.UsageError(f"--{given[0].replace('_', '-')} cannot be combined with --client")
     if resume and storage is None:
-        raise click.UsageError("--resume needs --storage: where the fit is")
+        raise click.UsageError("--resume needs --storage")
     if storage is not None and not resume and fit_folder(storage).list("centers"):
-        raise click.UsageError(f"'{storage}' holds a fit: add --resume to go on with it, or remove the folder")
+        raise click.UsageError(f"'{storage}' holds a fit: add --resume to continue it, or remove the folder")
 
 
 def _describe_rows(vectors: str, name: str | None) -> tuple[int, int, np.dtype[Any]]:
@@ -208,12 +221,12 @@ def _describe_rows(vectors: str, name: str | None) -> tuple[int, int, np.dtype[A
 
 def _check_checkpoint(checkpoint: str | None, resume: bool) -> None:
     if resume and checkpoint is None:
-        raise click.UsageError("--resume needs --checkpoint: where the fit was saved")
+        raise click.UsageError("--resume needs --checkpoint")
     if checkpoint is not None and Path(checkpoint).is_file() and Path(checkpoint).suffix != ".safetensors":
         raise click.BadParameter(f"'{checkpoint}' must be a folder, but is a file", param_hint="--checkpoint")
     if checkpoint is not None and not resume and checkpoint_file(checkpoint).exists():
         raise click.UsageError(
-            f"'{checkpoint_file(checkpoint)}' holds a fit: add --resume to go on with it, or remove the file"
+            f"'{checkpoint_file(checkpoint)}' holds a fit: add --resume to continue it, or remove the file"
         )
 
 
@@ -223,7 +236,8 @@ def _start(init: str) -> str | NDArray[Any]:
         return init
     if not Path(init).exists():
         raise click.BadParameter(
-            f"'{init}' must be tree, random, a model, a file of centres, or a checkpoint's folder", param_hint="--init"
+            f"'{init}' must be tree, random, or an existing model, file of centres or checkpoint folder",
+            param_hint="--init",
         )
     if Path(init).is_dir() and checkpoint_file(init).exists():
         return read_centers(init)
@@ -260,9 +274,9 @@ def _end_interrupted(context: click.Context, news: str) -> NoReturn:
     given = context.params
     option = "checkpoint" if given["client"] is None else "storage"
     if given[option] is None:
-        start = f"--init {shlex.quote(given['output'])} begins from these centres"
-        advice = f"{start}; --{option} would let the fit itself go on"
+        start = f"--init {shlex.quote(given['output'])} starts from these centres"
+        advice = f"{start}; with --{option}, the fit itself could be resumed"
     else:
-        advice = f"go on with: {context.obj}{'' if given['resume'] or given['resume_anyway'] else ' --resume'}"
+        advice = f"continue with: {context.obj}{'' if given['resume'] or given['resume_anyway'] else ' --resume'}"
     click.echo(f"{news}; {advice}", err=True)
     context.exit(INTERRUPTED)

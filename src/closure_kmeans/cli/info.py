@@ -24,7 +24,7 @@ from closure_kmeans.vectors import open_vectors
 @options.name
 @options.json
 def info(path: str, name: str | None, as_json: bool) -> None:
-    """PATH is a model, a model of codes, a checkpoint, an index of images, or vectors."""
+    """PATH is a model, a model of codes, a checkpoint, an image index, or a file or folder of vectors."""
     if Path(path).suffix == ".index":
         facts = _about_index(path)
     elif Path(path).suffix == ".safetensors":

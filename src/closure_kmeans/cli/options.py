@@ -31,9 +31,7 @@ class FileOrFolder(click.Path):
             if sys.stdin is None:
                 self.fail("standard input is closed", param, ctx)
         elif os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
-            self.fail(
-                f"'{os.fsdecode(path)}' must be a file or a folder, but is a pipe, a socket or a device", param, ctx
-            )
+            self.fail(f"'{os.fsdecode(path)}' must be a file or a folder, but is a pipe, socket or device", param, ctx)
         return path
 
 
@@ -55,7 +53,7 @@ def duration(text: str) -> float:
     """Seconds, from a time such as 90, 90s, 5m or 1.5h."""
     match = re.fullmatch(r"(\d+\.?\d*)([smhd]?)", text)
     if match is None:
-        raise click.BadParameter(f"'{text}' is no time such as 90, 90s, 5m or 1.5h")
+        raise click.BadParameter(f"'{text}' is not a duration: expected for example 90, 90s, 5m or 1.5h")
     return float(match[1]) * SECONDS[match[2]]
 
 
@@ -70,11 +68,13 @@ def _silence(context: click.Context, _: click.Parameter, quiet: bool) -> bool:
     return quiet
 
 
-name = click.option("--name", help="Data set of an HDF5 file, or column of a Parquet file.")
+name = click.option("--name", help="Dataset of an HDF5 file or column of a Parquet file.")
 threads = click.option("--n-threads", type=click.IntRange(1), show_default="all cores", help="Number of threads.")
-seed = click.option("--random-state", type=click.IntRange(0, 2**32 - 1), default=0, help="Seed of the randomness.")
-quiet = click.option("-q", "--quiet", is_flag=True, callback=_silence, help="Show nothing but errors.")
-json = click.option("--json", "as_json", is_flag=True, help="Write JSON to standard output, for machines.")
+seed = click.option(
+    "--random-state", type=click.IntRange(0, 2**32 - 1), default=0, help="Seed of the random number generator."
+)
+quiet = click.option("-q", "--quiet", is_flag=True, callback=_silence, help="Print errors only.")
+json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 
 
 def output(
@@ -93,9 +93,9 @@ def output(
         if not path.absolute().parent.is_dir():
             raise click.BadParameter(f"the folder '{path.parent}' does not exist")
         if not os.access(path.absolute().parent, os.W_OK):
-            raise click.BadParameter(f"the folder '{path.parent}' cannot be written to")
+            raise click.BadParameter(f"the folder '{path.parent}' is not writable")
         if path.exists() and not path.is_file():
-            raise click.BadParameter(f"'{text}' exists and is no file")
+            raise click.BadParameter(f"'{text}' exists and is not a regular file")
         return text
 
     return click.option(*names, type=check, metavar="FILE", **settings)

@@ -30,8 +30,8 @@ class Collecting(NamedTuple):
                 yield
         except KeyboardInterrupt:
             if self.work is None:
-                raise Interrupted("--work FOLDER would have kept what was finished") from None
-            raise Interrupted(f"what is finished is in '{self.work}': the same command goes on") from None
+                raise Interrupted("no output was written; --work FOLDER would keep intermediate results") from None
+            raise Interrupted(f"run the same command again to continue from '{self.work}'") from None
 
 
 with_root = click.option(
@@ -39,19 +39,33 @@ with_root = click.option(
     "root",
     is_flag=True,
     callback=lambda _context, _option, sift: not sift,
-    help="Compare plain SIFT and not RootSIFT.",
+    help="Use plain SIFT instead of RootSIFT.",
 )
-with_nearest = click.option("--n-nearest", type=click.IntRange(1), default=1, help="Words of a region that count.")
+with_nearest = click.option(
+    "--n-nearest", type=click.IntRange(1), default=1, help="Soft assignment: number of nearest words per region."
+)
 with_extraction = options.together(
     "extraction",
     Extraction,
-    click.option("--detector", type=click.Choice(["dog", "mser"]), default="dog", help="Kind of regions."),
-    click.option("--max-side", type=click.IntRange(16), default=1024, help="Shrink larger images to this."),
-    click.option("--n-regions", type=click.IntRange(1), show_default="all", help="Most regions of an image."),
     click.option(
-        "--contrast", type=click.FloatRange(0), default=Extraction().contrast, help="Lowest contrast of a region."
+        "--detector", type=click.Choice(["dog", "mser"]), default="dog", help="Region detector: DoG (SIFT) or MSER."
     ),
-    click.option("--upright", is_flag=True, help="Regions have no angle: for images that are not rotated."),
+    click.option(
+        "--max-side",
+        type=click.IntRange(16),
+        default=1024,
+        help="Downscale images to at most this many pixels on the longer side.",
+    ),
+    click.option(
+        "--n-regions", type=click.IntRange(1), show_default="all", help="Maximum number of regions per image."
+    ),
+    click.option(
+        "--contrast",
+        type=click.FloatRange(0),
+        default=Extraction().contrast,
+        help="Contrast threshold of the detector.",
+    ),
+    click.option("--upright", is_flag=True, help="Do not estimate orientation: for images that are all upright."),
 )
 BEST = {"embedding": True, "burstiness": True, "weighted": True, "expansion": N_EXPANSION}
 PAPER: dict[str, Any] = {"embedding": False, "burstiness": False, "weighted": False, "expansion": 0}
@@ -76,35 +90,35 @@ STEP_OPTIONS = (
         is_eager=True,
         expose_value=False,
         callback=_set_protocol,
-        help="best: all steps below. paper: none of them, tf-idf and plain verification.",
+        help="best: all steps below. paper: none, only tf-idf and plain verification.",
     ),
     click.option(
         "--embedding/--no-embedding",
         default=None,
         callback=_by_protocol,
         show_default="by protocol",
-        help="Hamming embedding in place of tf-idf.",
+        help="Score by Hamming embedding instead of tf-idf.",
     ),
     click.option(
         "--burstiness/--no-burstiness",
         default=None,
         callback=_by_protocol,
         show_default="by protocol",
-        help="With it: lower weights of repeated matches.",
+        help="With --embedding: down-weight repeated matches.",
     ),
     click.option(
         "--weighted/--no-weighted",
         default=None,
         callback=_by_protocol,
         show_default="by protocol",
-        help="Verify by weighted inliers and local refits.",
+        help="Verify by weighted inliers and local refitting.",
     ),
     click.option(
         "--expansion",
         type=click.IntRange(0),
         callback=_by_protocol,
         show_default=f"{N_EXPANSION}, or 0 by protocol",
-        help="Verified images that search again, with --rerank.",
+        help="With --rerank: number of verified images for query expansion.",
     ),
 )
 with_collecting = options.together(
@@ -113,9 +127,9 @@ with_collecting = options.together(
     click.option(
         "--work",
         type=options.FileOrFolder(file_okay=False, path_type=Path),
-        help="Folder to keep finished work in; what is there is not done again.",
+        help="Folder for intermediate results, which are reused.",
     ),
-    click.option("--skip", is_flag=True, help="Leave out images that cannot be read, and say which."),
+    click.option("--skip", is_flag=True, help="Skip unreadable images with a warning."),
 )
 
 
@@ -142,7 +156,7 @@ def collect_photos(
         verbose=manner.shows_progress,
     )
     for reason in collection.skipped:
-        click.echo(f"Warning: left out: {reason}", err=True)
+        click.echo(f"Warning: skipped: {reason}", err=True)
     if not collection.names and not may_be_none:
-        raise click.ClickException(f"'{photos}' must hold images that can be read, but of {len(names)} none can be")
+        raise click.ClickException(f"'{photos}' must hold readable images, but none of its {len(names)} images can be read")
     return collection, key

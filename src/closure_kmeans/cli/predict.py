@@ -43,10 +43,12 @@ from closure_kmeans.vectors import FileFormatError
     suffixes=(".npy",),
     standard=True,
     required=True,
-    help="Where to write the cluster of each row; - writes an .npy file to standard output.",
+    help="Write the label of each row to this file; - for standard output.",
 )
-@options.output("--distances", suffixes=(".npy",), help="Where to write the squared distances to the centres.")
-@click.option("--exact", is_flag=True, help="Compare with all centres, however many there are.")
+@options.output(
+    "--distances", suffixes=(".npy",), help="Write the squared distance of each row to its centre to this file."
+)
+@click.option("--exact", is_flag=True, help="Compare every row with all centres.")
 @options.threads
 @options.quiet
 def predict(
@@ -59,7 +61,7 @@ def predict(
     n_threads: int | None,
     quiet: bool,
 ) -> None:
-    """The centres are those of MODEL, the rows those of VECTORS."""
+    """Models with more than 10,000 centres are searched approximately, unless --exact is given."""
     keep_apart([model, vectors], [output, distances])
     fitted = closure_kmeans.load(model).set_params(n_threads=n_threads)
     rows = read_vectors(vectors, name)
@@ -76,16 +78,18 @@ def predict(
 @click.argument("model", type=options.EXISTING)
 @click.argument("vectors", type=options.EXISTING_OR_STANDARD)
 @options.name
-@click.option("--truth", type=options.EXISTING, help="An .npy file of true classes, for the mutual information.")
+@click.option(
+    "--truth", type=options.EXISTING, help="An .npy file of class labels; adds the normalised mutual information."
+)
 @options.threads
 @options.json
 @options.quiet
 def evaluate(
     model: str, vectors: str, name: str | None, truth: str | None, n_threads: int | None, as_json: bool, quiet: bool
 ) -> None:
-    """The distortion is the mean squared distance to the centre.
+    """Distortion: mean squared distance of a row to its centre.
 
-    The accuracy is the share of a sample of 2,000 rows that predict gives their nearest centre.
+    Accuracy: fraction of 2,000 sampled rows that predict assigns to their exact nearest centre.
     """
     fitted = closure_kmeans.load(model).set_params(n_threads=n_threads)
     rows = read_vectors(vectors, name)

@@ -63,7 +63,7 @@ class Progress:
         self._began = time.monotonic()
         self._line_at = -math.inf
         screen = sys.stderr.isatty() and not self._quiet
-        self._line = tqdm(desc="putting the rows in order", bar_format="{desc}", leave=False) if screen else None
+        self._line = tqdm(desc="sorting rows", bar_format="{desc}", leave=False) if screen else None
 
     def __enter__(self) -> Progress:
         return self
@@ -75,7 +75,7 @@ class Progress:
     def __call__(self, record: Iteration) -> None:
         """Show an iteration."""
         if not self._history:
-            self._say_resumed("going on", record.iteration - 1)
+            self._say_resumed("resuming", record.iteration - 1)
         self._history.append(record._replace(seconds=record.seconds - (WATCH.seconds - self._compiled_before)))
         if self._as_json:
             facts = {"event": "iteration", **record._asdict(), "distortion": record.inertia / self._n_rows}
@@ -89,7 +89,7 @@ class Progress:
     def finish(self) -> None:
         """Say that there was nothing to do, if a finished fit was resumed."""
         if not self._history:
-            ended = "had converged" if self._model.stopped_by_ == "converged" else "had ended"
+            ended = "already converged" if self._model.stopped_by_ == "converged" else "already ended"
             self._say_resumed(f"the fit {ended}", self._model.n_iter_)
 
     def _say_resumed(self, state: str, n_iter: int) -> None:

@@ -61,23 +61,29 @@ def corners(text: str) -> Box:
     ),
 )
 def retrieval() -> None:
-    """Make an index of a folder of photos by index, search it by query, change it by add and remove.
+    """Build an index of a folder of images with index, search it with query, update it with add and remove.
 
-    evaluate scores codebooks by the protocols of UKBench and Oxford Buildings.
+    evaluate scores codebooks by the UKBench and Oxford Buildings protocols.
     """
 
 
 @retrieval.command(epilog=options.example("closure-kmeans retrieval index PHOTOS/ --n-words 100000 -o photos.index"))
 @click.argument("photos", type=options.EXISTING_FOLDER)
-@options.output("-o", "--output", suffixes=INDEX, required=True, help="Where to write the index.")
-@click.option("--n-words", "words", type=click.IntRange(2), default=100_000, help="Number of words.")
-@click.option("--method", type=click.Choice(list(METHODS)), default="closure", help="How words are learned.")
-@click.option("--sample", type=click.IntRange(1), show_default="all", help="Descriptors to learn the words from.")
+@options.output("-o", "--output", suffixes=INDEX, required=True, help="Write the index to this file.")
+@click.option("--n-words", "words", type=click.IntRange(2), default=100_000, help="Number of visual words.")
+@click.option(
+    "--method", type=click.Choice(list(METHODS)), default="closure", help="Clustering method that trains the words."
+)
+@click.option(
+    "--sample", type=click.IntRange(1), show_default="all", help="Number of descriptors to train the words on."
+)
 @with_root
 @options.seed
-@click.option("--levels", type=click.IntRange(1), default=1, help="Scoring levels of hkm.")
+@click.option("--levels", type=click.IntRange(1), default=1, help="Tree levels that are scored, for --method hkm.")
 @with_nearest
-@click.option("--embedding/--no-embedding", default=True, help="Signatures of regions, where each has one word.")
+@click.option(
+    "--embedding/--no-embedding", default=True, help="Store Hamming embedding signatures (needs one word per region)."
+)
 @with_extraction
 @with_collecting
 @options.manner
@@ -96,13 +102,13 @@ def index(
     collecting: Collecting,
     manner: options.Manner,
 ) -> None:
-    """Make an index of the images in PHOTOS.
+    """Build an index of the images in PHOTOS.
 
-    The words are learned from the images themselves.
+    The visual words are trained on these images.
     """
     depth = tree_shape(words)[1]
     if levels > 1 and method != "hkm":
-        raise click.UsageError(f"--levels is of --method hkm, got {levels} with '{method}'")
+        raise click.UsageError(f"--levels above 1 needs --method hkm, got {levels} with '{method}'")
     if levels > depth:
         raise click.UsageError(
             f"--levels must be at most {depth}, the depth of a tree of {words:,} words, got {levels}"
@@ -154,20 +160,27 @@ class Reranking(NamedTuple):
         unused = () if self.rerank else ("verify",) if draws_matches else ("verify", "dof", "verifier")
         for option in unused:
             if getattr(self, option) is not None:
-                raise click.UsageError(f"--{option} needs --rerank, without which nothing is verified")
+                raise click.UsageError(f"--{option} needs --rerank")
         if self.verifier == "opencv" and self.dof is not None:
-            raise click.UsageError(f"--dof is of --verifier matches, got {self.dof} with opencv, which always takes 4")
+            raise click.UsageError(f"--dof needs --verifier matches: opencv always uses 4, got {self.dof}")
 
 
 with_reranking = options.together(
     "reranking",
     Reranking,
-    click.option("--rerank", is_flag=True, help="Verify the best 200 by where their words are, and expand the query."),
-    click.option("--verify", type=click.IntRange(1), show_default="200", help="How many --rerank verifies."),
+    click.option("--rerank", is_flag=True, help="Verify the best 200 geometrically, then expand the query."),
     click.option(
-        "--dof", type=click.IntRange(3, 4), show_default="4", help="3: pictures that are not turned; 4: with rotation."
+        "--verify", type=click.IntRange(1), show_default="200", help="Number of results that --rerank verifies."
     ),
-    click.option("--verifier", type=click.Choice(["matches", "opencv"]), show_default="matches", help="Who verifies."),
+    click.option(
+        "--dof",
+        type=click.IntRange(3, 4),
+        show_default="4",
+        help="Degrees of freedom: 3 without rotation, 4 with rotation.",
+    ),
+    click.option(
+        "--verifier", type=click.Choice(["matches", "opencv"]), show_default="matches", help="Verification method."
+    ),
     *STEP_OPTIONS,
 )
 
@@ -180,17 +193,20 @@ with_reranking = options.together(
 )
 @with_index
 @click.argument("image", type=options.FileOrFolder(exists=True, dir_okay=False, path_type=Path))
+@click.option("--box", type=corners, metavar="x1,y1,x2,y2", help="Search only for this region of the image, in pixels.")
+@click.option("--n-results", "results", type=click.IntRange(1), default=10, help="Number of results.")
+@click.option("--norm", type=click.Choice(["l1", "l2"]), default="l1", help="Norm of the tf-idf vectors.")
 @click.option(
-    "--box", type=corners, metavar="x1,y1,x2,y2", help="Search for what is inside the box, in pixels of the image."
-)
-@click.option("--n-results", "results", type=click.IntRange(1), default=10, help="Images to list.")
-@click.option("--norm", type=click.Choice(["l1", "l2"]), default="l1", help="Norm of the vectors.")
-@click.option(
-    "--n-nearest", type=click.IntRange(1), show_default="as in the index", help="Words of a region that count."
+    "--n-nearest",
+    type=click.IntRange(1),
+    show_default="as in the index",
+    help="Soft assignment: number of nearest words per region.",
 )
 @with_reranking
-@options.output("--montage", suffixes=PICTURES, help="Draw the query and its results.")
-@options.output("--matches", suffixes=PICTURES, help="Draw lines between the query and the best other photo.")
+@options.output("--montage", suffixes=PICTURES, help="Draw the query and its results to this file.")
+@options.output(
+    "--matches", suffixes=PICTURES, help="Draw the matches between the query and the best other image to this file."
+)
 @options.threads
 @options.json
 def query(
@@ -206,7 +222,7 @@ def query(
     n_threads: int | None,
     as_json: bool,
 ) -> None:
-    """Find images in INDEX that show what IMAGE shows."""
+    """Find images in INDEX that show the same object as IMAGE."""
     from closure_kmeans.retrieval.pictures import draw_matches, draw_results, save_picture
 
     reranking.check(draws_matches=matches is not None)
@@ -214,10 +230,10 @@ def query(
     opened = _open(index_file, n_threads)
     for picture in (montage, matches):
         if picture is not None and opened.holds(picture):
-            raise click.UsageError(f"'{picture}' would be overwritten: it is a photo of the index")
+            raise click.UsageError(f"'{picture}' would be overwritten: it is an image of the index")
     asked = opened.read_query(image, box=box, n_nearest=n_nearest)
     if norm != "l1" and reranking.embedding and asked.places.signatures is not None:
-        raise click.UsageError(f"--norm {norm} is of tf-idf: add --protocol paper or --no-embedding")
+        raise click.UsageError(f"--norm {norm} needs tf-idf: add --protocol paper or --no-embedding")
     verification = Verification(
         dof=reranking.dof, verifier=reranking.verifier or "matches", weighted=reranking.weighted
     )
@@ -233,33 +249,36 @@ def query(
     _show(found[:results], as_json)
     gone = [result.name for result in found[:results] if not opened.path_of(result.image).exists()]
     if gone and (montage or matches):
-        click.echo(f"Warning: {len(gone)} of the photos found are gone, the first is '{gone[0]}'", err=True)
+        click.echo(f"Warning: {len(gone)} of the images found no longer exist, the first is '{gone[0]}'", err=True)
     if montage is not None:
         save_picture(montage, draw_results(opened, image, found[:results], box))
     if matches is not None:
         paths = {result: opened.path_of(result.image) for result in found}
         other = next((result for result, path in paths.items() if path.exists() and path != image.resolve()), None)
         if other is None:
-            raise click.ClickException(f"'{matches}' was not written: there is no other photo to draw lines to")
+            raise click.ClickException(f"'{matches}' was not written: no other image was found")
         save_picture(matches, draw_matches(opened, image, asked, other, verification, box))
 
 
 @retrieval.command(epilog=options.example("closure-kmeans retrieval add photos.index MORE/"))
 @with_index
 @click.argument("photos", type=options.EXISTING_FOLDER)
-@click.option("--new", is_flag=True, help="Leave out images whose names are in INDEX already.")
+@click.option("--new", is_flag=True, help="Skip images whose names are already in INDEX.")
 @with_collecting
 @options.manner
 def add(index_file: str, photos: Path, new: bool, collecting: Collecting, manner: options.Manner) -> None:
-    """Add the images in PHOTOS to INDEX, whose words stay as they are."""
+    """Add the images in PHOTOS to INDEX.
+
+    The visual words of INDEX do not change.
+    """
     names = image_names(photos)
     opened = ImageIndex.load(index_file)
     known, extraction = set(opened.names).intersection(names), opened.extraction
     del opened  # it may be changed while features are taken, also on Windows, where no file is replaced that is mapped
     if known and not new:
         raise click.ClickException(
-            f"{len(known)} of the {len(names)} images of '{photos}' are in the index already, such as '{min(known)}': "
-            "--new leaves them out"
+            f"{len(known)} of the {len(names)} images of '{photos}' are already in the index, such as '{min(known)}': "
+            "--new skips them"
         )
     others = [name for name in names if name not in known]
     with collecting.saying_what_is_kept():
@@ -277,7 +296,7 @@ def add(index_file: str, photos: Path, new: bool, collecting: Collecting, manner
 @options.json
 @options.quiet
 def remove(index_file: str, names: tuple[str, ...], as_json: bool, quiet: bool) -> None:
-    """Remove images from INDEX, by the names that query shows."""
+    """Remove images from INDEX by name, as printed by query."""
     opened = ImageIndex.load(index_file)
     n_before = len(opened)
     opened.remove(names)

@@ -110,7 +110,7 @@ class Catalog:
         self.n_items = 0 if labels is None else len(labels)
         for name, part in (("vectors", rows), ("distances", squares), ("pictures", pictures), ("metadata", metadata)):
             if part is not None and len(part) != self.n_items:
-                raise ValueError(f"{name} must be as many as the items, {self.n_items}, got {len(part)}")
+                raise ValueError(f"{name} must have one entry for each of {self.n_items} items, got {len(part)}")
         self.numbers = np.arange(self.n_clusters)
         self.sizes = np.asarray(model.cluster_sizes_)
         self.spreads: NDArray[np.float64] | None = None  # RMS distance to the centre

@@ -67,7 +67,7 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         request = Request(scope)
         if self._hosts is not None and _name(request.headers.get("host", "")) not in self._hosts:
-            return PlainTextResponse("this server answers to this machine's own name only", 403)
+            return PlainTextResponse("requests for another host name are refused", 403)
         if _is_foreign(request.method, request.headers):
             return PlainTextResponse("requests from pages of other sites are refused", 403)
         return None if self._token is None else _without_token(request, self._token)
@@ -80,7 +80,7 @@ def _without_token(request: Request, token: str) -> Response | None:
         return None
     asked = request.query_params
     if not _same(asked.get("token", ""), token):
-        return PlainTextResponse("open the address that the command printed: it carries the token", 403)
+        return PlainTextResponse("open the address printed by the command: it contains the token", 403)
     others = urlencode([(name, value) for name, value in asked.multi_items() if name != "token"])
     response = RedirectResponse("?" + others, 303)  # the same path
     response.set_cookie(cookie, token, httponly=True, samesite="strict")

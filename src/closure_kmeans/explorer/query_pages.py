@@ -77,7 +77,7 @@ class QueryPages:
     def _match(self, request: Request, params: Params) -> Response:
         searches, question = self._searches, self._question(params)
         if question is None or not params.has("result"):
-            raise HTTPException(400, "a match is between an image or an upload, and a result")
+            raise HTTPException(400, "a match needs an image or an upload, and a result")
         image = params.integer("result", 0, least=0, most=len(searches.index) - 1)
         try:
             match = searches.match(question, image)
@@ -104,9 +104,9 @@ class QueryPages:
             if isinstance(error, ValueError):  # not an image
                 raise HTTPException(415, str(error)) from error
             if isinstance(error, ClientDisconnect):
-                raise HTTPException(400, "the photo did not come whole") from error
+                raise HTTPException(400, "the upload is incomplete") from error
             if isinstance(error, OSError):
-                raise HTTPException(507, f"the photo cannot be kept: {error.strerror or error}") from error
+                raise HTTPException(507, f"the photo could not be saved: {error.strerror or error}") from error
             raise
         return JSONResponse({"upload": upload.key}, 201)
 
@@ -133,5 +133,5 @@ class QueryPages:
     def _upload(self, key: str) -> Photo:
         upload = self._searches.upload(key)
         if upload is None:
-            raise HTTPException(404, "this photo is no longer here: send it again")
+            raise HTTPException(404, "this upload no longer exists: upload it again")
         return upload

@@ -52,7 +52,7 @@ def bind(host: str, port: int | None) -> socket.socket:
         listening.listen()
     except OSError as error:
         listening.close()
-        raise ValueError(f"port {wanted} of {host} cannot be had: {error.strerror or error}") from error
+        raise ValueError(f"port {wanted} of {host} is not available: {error.strerror or error}") from error
     return listening
 
 

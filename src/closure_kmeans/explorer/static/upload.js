@@ -11,7 +11,7 @@ async function send(photo) {
     if (!answer.ok) throw new Error(said.error);
     location.assign(`/query?upload=${encodeURIComponent(said.upload)}`);
   } catch (error) {
-    state.textContent = `It was not taken: ${error.message}`;
+    state.textContent = `Upload failed: ${error.message}`;
   }
 }
 
