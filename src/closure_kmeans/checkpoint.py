@@ -319,12 +319,28 @@ def read_status(path: str | os.PathLike[str]) -> Status:
 
 
 def read_centers(path: str | os.PathLike[str]) -> NDArray[Any]:
-    """Read the centres of a checkpoint, as a start (``init``) for a fit that cannot resume it: on another processor.
+    """Read the centres of a checkpoint, to start another fit from them (``init``).
+
+    Use it where the fit itself cannot be resumed, for example with other parameters.
 
     Parameters
     ----------
     path : str or PathLike
-        What ``checkpoint`` was.
+        The ``checkpoint`` of the fit: a folder or file.
+
+    Returns
+    -------
+    (k, d) array
+        Centres after the last saved iteration.
+
+    Raises
+    ------
+    FileFormatError
+        A ``ValueError``: the checkpoint is truncated, damaged or of another version.
+
+    See Also
+    --------
+    closure_kmeans.ClosureKMeans.fit : Resumes a checkpoint with ``resume=True``.
 
     Examples
     --------

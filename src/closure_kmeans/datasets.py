@@ -13,8 +13,12 @@ def load_sift() -> NDArray[np.uint8]:
 
     Returns
     -------
-    descriptors : ndarray of shape (20000, 128), dtype uint8
+    (20000, 128) array of uint8
         SIFT descriptors on MSER regions, computed with OpenCV; a random sample.
+
+    See Also
+    --------
+    closure_kmeans.features.local_features : Compute descriptors of your own images.
 
     Notes
     -----

@@ -29,8 +29,26 @@ GRAPH_FROM, GRAPH_LINKS = 20_000, 32
 
 
 def list_members(labels: ArrayLike, n_clusters: int) -> Members:
-    """Rows of each cluster.
+    """Group the rows by cluster.
 
+    Parameters
+    ----------
+    labels : array-like of int, shape (n,)
+        Cluster of each row.
+    n_clusters : int
+        Number of clusters.
+
+    Returns
+    -------
+    members : Members
+        Rows of all clusters, one cluster after the other, and where each begins.
+
+    See Also
+    --------
+    save_members : Write them to a file.
+
+    Examples
+    --------
     >>> members = list_members([1, 0, 1], n_clusters=3)
     >>> members.rows.tolist(), members.starts.tolist()
     ([1, 0, 2], [0, 1, 3, 3])
@@ -40,8 +58,23 @@ def list_members(labels: ArrayLike, n_clusters: int) -> Members:
 
 
 def save_members(path: str | os.PathLike[str], labels: ArrayLike, n_clusters: int) -> None:
-    """Write the rows of each cluster into an ``.npz`` file with the arrays ``rows`` and ``starts``.
+    """Write the rows of each cluster to an ``.npz`` file with the arrays ``rows`` and ``starts``.
 
+    Parameters
+    ----------
+    path : str or PathLike
+        File to write; an existing one is replaced atomically.
+    labels : array-like of int, shape (n,)
+        Cluster of each row.
+    n_clusters : int
+        Number of clusters.
+
+    See Also
+    --------
+    list_members : The same in memory.
+
+    Examples
+    --------
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     save_members(f"{folder}/members.npz", [1, 0, 1], n_clusters=2)
@@ -55,7 +88,7 @@ def save_members(path: str | os.PathLike[str], labels: ArrayLike, n_clusters: in
 
 
 def to_faiss(model: BaseKMeans, *, graph: bool | None = None) -> Any:
-    """FAISS index whose inverted lists are the clusters: ``IndexIVFFlat``, trained and empty.
+    """Build a FAISS index whose inverted lists are the clusters: ``IndexIVFFlat``, trained and empty.
 
     Parameters
     ----------
@@ -63,7 +96,21 @@ def to_faiss(model: BaseKMeans, *, graph: bool | None = None) -> Any:
         Its centres become the coarse quantizer, in float32.
     graph : bool, default=None
         Whether the coarse quantizer is an HNSW graph (``IndexHNSWFlat``) instead of exhaustive search; by default from
-        20,000 centres on.
+        20,000 centres.
+
+    Returns
+    -------
+    index : faiss.IndexIVFFlat
+        Add vectors with its method ``add``.
+
+    Raises
+    ------
+    ImportError
+        If FAISS is not installed: ``pip install 'closure-kmeans[faiss]'``.
+
+    See Also
+    --------
+    save_faiss : Write the index to a file.
 
     Examples
     --------
@@ -90,8 +137,24 @@ def to_faiss(model: BaseKMeans, *, graph: bool | None = None) -> Any:
 
 
 def save_faiss(path: str | os.PathLike[str], model: BaseKMeans, *, graph: bool | None = None) -> None:
-    """Write the index of ``to_faiss`` into a file, for ``faiss.read_index``.
+    """Write the index of ``to_faiss`` to a file, for ``faiss.read_index``.
 
+    Parameters
+    ----------
+    path : str or PathLike
+        File to write; an existing one is replaced atomically.
+    model : fitted estimator
+        Its centres become the coarse quantizer, in float32.
+    graph : bool, default=None
+        Whether the coarse quantizer is an HNSW graph; by default from 20,000 centres.
+
+    See Also
+    --------
+    to_faiss : The same index in memory.
+    write_faiss : Write any FAISS index.
+
+    Examples
+    --------
     >>> import faiss
     >>> from tempfile import TemporaryDirectory
     >>> from closure_kmeans import ClosureKMeans
@@ -105,7 +168,33 @@ def save_faiss(path: str | os.PathLike[str], model: BaseKMeans, *, graph: bool |
 
 
 def write_faiss(path: str | os.PathLike[str], index: Any) -> None:
-    """Write an index of FAISS into a file, atomically."""
+    """Write a FAISS index to a file, atomically.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        File to write; an existing one is replaced when the new one is complete.
+    index : faiss.Index
+        Any index that ``faiss.write_index`` accepts.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written, for example because the disk is full.
+
+    See Also
+    --------
+    save_faiss : Write the index of a model.
+
+    Examples
+    --------
+    >>> import faiss
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_faiss(f"{folder}/flat.faiss", faiss.IndexFlatL2(8))
+    ...     faiss.read_index(f"{folder}/flat.faiss").d
+    8
+    """
     with replacing(Path(path)) as beside:
         try:
             library("faiss", "faiss", "an index of FAISS").write_index(index, str(beside))
@@ -122,6 +211,23 @@ def save_table(
     Columns: ``id``, ``cluster``, ``distance`` to the centre (not squared), ``x`` and ``y`` in the first two principal
     components, and ``vector``, in the precision of the computation.
 
+    Parameters
+    ----------
+    path : str or PathLike
+        File to write; an existing one is replaced atomically.
+    X : (n, d) array or Vectors
+        Rows.
+    labels : (n,) array of int32
+        Cluster of each row.
+    distances : (n,) array of float64
+        Squared distance of each row to its centre, as returned by ``model.squared_distances``.
+
+    See Also
+    --------
+    closure_kmeans.vectors.save_vectors : Write plain arrays.
+
+    Examples
+    --------
     >>> import pyarrow.parquet
     >>> from tempfile import TemporaryDirectory
     >>> X, labels = np.eye(3, dtype=np.float32), np.array([0, 0, 1], np.int32)

@@ -19,7 +19,20 @@ HELD = (5, 32, 1224)
 
 
 class FileFormatError(ValueError):
-    """A file is truncated, damaged or of another kind. The message states the file and the rule."""
+    """A file is truncated, damaged or of another kind.
+
+    The message states the file and the rule.
+
+    See Also
+    --------
+    closure_kmeans.vectors.open_vectors : Opens files of vectors.
+    closure_kmeans.load : Loads models.
+
+    Examples
+    --------
+    >>> issubclass(FileFormatError, ValueError)
+    True
+    """
 
 
 @contextmanager

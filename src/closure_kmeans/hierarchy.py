@@ -17,7 +17,21 @@ SHARED = ("metric", "target_accuracy", "method", "max_iter", "tol", "max_time", 
 
 
 class Level(NamedTuple):
-    """Clusters of the clusters of the level below."""
+    """One level of ``hierarchy``: clusters of the clusters of the level below.
+
+    See Also
+    --------
+    closure_kmeans.ClosureKMeans.hierarchy : Returns a list of levels.
+
+    Examples
+    --------
+    >>> from closure_kmeans import ClosureKMeans
+    >>> from closure_kmeans.datasets import load_sift
+    >>> model = ClosureKMeans(n_clusters=200, random_state=0).fit(load_sift()[:2000])
+    >>> (level,) = model.hierarchy([20])
+    >>> level.parents.shape, level.centers.shape, float(level.sizes.sum())
+    ((200,), (20, 128), 2000.0)
+    """
 
     parents: NDArray[np.int32]  # (n_below,) the cluster of this level that each cluster of the level below is in
     centers: NDArray[np.floating]  # (n_clusters, d)
@@ -28,21 +42,25 @@ class ClustersOfClusters(FittedModel):
     """Adds ``hierarchy`` to an estimator."""
 
     def hierarchy(self, levels: Sequence[int]) -> list[Level]:
-        """Cluster the clusters, and those again, by the same method and with the same parameters.
+        """Cluster the clusters, level by level, by the same method and parameters.
 
-        A centre weighs as much as the rows of its cluster, so that the centres of a level are the means of all rows
+        A centre has the weight of the rows of its cluster, so that the centres of a level are the means of all rows
         below them.
 
         Parameters
         ----------
         levels : sequence of int
-            The number of clusters in each level, from fine to coarse: each less than that below.
+            Number of clusters in each level, from fine to coarse, each less than in the level below.
 
         Returns
         -------
-        hierarchy : list of Level
-            For each level ``parents``, the cluster of this level that each cluster of the level below is in; the first
-            is about the clusters of the model itself. ``centers`` and ``sizes`` are those of the level.
+        list of Level
+            For each level ``parents``, the cluster of this level that each cluster of the level below belongs to (in
+            the first level, each cluster of the model), and its ``centers`` and ``sizes``.
+
+        See Also
+        --------
+        closure_kmeans.baselines.HierarchicalKMeans : Top-down hierarchy.
 
         Examples
         --------

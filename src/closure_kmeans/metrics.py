@@ -20,8 +20,30 @@ from closure_kmeans.trees import RandomPartition
 def exact_labels(
     X: ArrayLike, centers: ArrayLike, n_threads: int | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Nearest of all centres for each row, and the squared distance to it.
+    """Find the nearest of all centres for each row.
 
+    Parameters
+    ----------
+    X : array-like of shape (n, d)
+        Rows.
+    centers : array-like of shape (k, d)
+        Cluster centres.
+    n_threads : int, default=None
+        Number of threads; by default all cores.
+
+    Returns
+    -------
+    labels : (n,) array of int32
+        Index of the nearest centre.
+    distances : (n,) array of float64
+        Squared distance to it.
+
+    See Also
+    --------
+    closure_kmeans.CenterIndex : Approximate search, faster for many centres.
+
+    Examples
+    --------
     >>> labels, distances = exact_labels([[0.0], [1.0], [9.0]], centers=[[0.0], [10.0]])
     >>> labels.tolist(), distances.tolist()
     ([0, 0, 1], [0.0, 1.0, 1.0])
@@ -32,8 +54,28 @@ def exact_labels(
 
 
 def distortion(X: ArrayLike, centers: ArrayLike, n_threads: int | None = None) -> float:
-    """Objective (equation 1) per row, with every row assigned to its nearest centre.
+    """Compute the mean squared distance of a row to its nearest centre (equation 1, per row).
 
+    Parameters
+    ----------
+    X : array-like of shape (n, d)
+        Rows.
+    centers : array-like of shape (k, d)
+        Cluster centres.
+    n_threads : int, default=None
+        Number of threads; by default all cores.
+
+    Returns
+    -------
+    distortion : float
+        Mean squared distance.
+
+    See Also
+    --------
+    exact_labels : The nearest centres and squared distances themselves.
+
+    Examples
+    --------
     >>> distortion([[0.0], [1.0], [9.0], [10.0]], centers=[[0.0], [10.0]])
     0.5
     """
@@ -42,8 +84,28 @@ def distortion(X: ArrayLike, centers: ArrayLike, n_threads: int | None = None) -
 
 
 def squared_distances(X: ArrayLike, centers: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
-    """Squared distance of each row to the centre of its label.
+    """Compute the squared distance of each row to the centre of its label.
 
+    Parameters
+    ----------
+    X : array-like of shape (n, d)
+        Rows.
+    centers : array-like of shape (k, d)
+        Cluster centres.
+    labels : array-like of int, shape (n,)
+        Index of a centre for each row.
+
+    Returns
+    -------
+    distances : (n,) array of float64
+        Squared distances.
+
+    See Also
+    --------
+    exact_labels : Squared distances to the nearest centres.
+
+    Examples
+    --------
     >>> squared_distances([[0.0], [1.0]], centers=[[0.0], [10.0]], labels=[0, 1]).tolist()
     [0.0, 81.0]
     """
@@ -52,8 +114,32 @@ def squared_distances(X: ArrayLike, centers: ArrayLike, labels: ArrayLike) -> ND
 
 
 def assignment_accuracy(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, n_threads: int | None = None) -> float:
-    """Fraction of rows whose label is a true nearest centre (section 4.4); with ties, any of them.
+    """Compute the fraction of rows whose label is an exact nearest centre (section 4.4).
 
+    With ties, any of the nearest centres counts.
+
+    Parameters
+    ----------
+    X : array-like of shape (n, d)
+        Rows.
+    centers : array-like of shape (k, d)
+        Cluster centres.
+    labels : array-like of int, shape (n,)
+        Index of a centre for each row.
+    n_threads : int, default=None
+        Number of threads; by default all cores.
+
+    Returns
+    -------
+    accuracy : float
+        Between 0 and 1.
+
+    See Also
+    --------
+    exact_labels : The exact nearest centres.
+
+    Examples
+    --------
     >>> assignment_accuracy([[0.0], [1.0]], centers=[[0.0], [10.0]], labels=[0, 1])
     0.5
     """
@@ -63,10 +149,32 @@ def assignment_accuracy(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, n_t
 
 
 def distance_ratio(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, new_labels: ArrayLike) -> NDArray[np.float64]:
-    """Distance of each active point to the border that it crosses, relative (section 3.1).
+    """Compute the relative distance of each active point to the boundary that it crosses (section 3.1).
 
-    For each row whose cluster changed: 1 - d(x, new centre) / d(x, old centre), which is small near the border.
+    For each row whose cluster changes: 1 - d(x, new centre) / d(x, old centre), which is small near the boundary.
 
+    Parameters
+    ----------
+    X : array-like of shape (n, d)
+        Rows.
+    centers : array-like of shape (k, d)
+        Cluster centres.
+    labels : array-like of int, shape (n,)
+        Index of the old centre of each row.
+    new_labels : array-like of int, shape (n,)
+        Index of the new centre of each row.
+
+    Returns
+    -------
+    ratios : (n_active,) array of float64
+        In the order of the active rows, whose label changes.
+
+    See Also
+    --------
+    coverage : Fraction of active points that cluster closures contain.
+
+    Examples
+    --------
     >>> ratio = distance_ratio([[0.0], [6.0]], centers=[[0.0], [10.0]], labels=[0, 0], new_labels=[0, 1])
     >>> ratio.round(3).tolist()  # one active point, 4 from its new centre and 6 from its old one
     [0.333]
@@ -81,10 +189,30 @@ def distance_ratio(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, new_labe
 
 
 def coverage(labels: ArrayLike, new_labels: ArrayLike, partitions: list[RandomPartition]) -> float:
-    """Fraction of active points inside the closure of the cluster that they move to (section 3.1).
+    """Compute the fraction of active points inside the closure of the cluster that they move to (section 3.1).
 
-    Closures are unions of leaves over all partitions, for the old labels. 1 if no point is active.
+    The closure of a cluster is the union of the leaves, over all partitions, that contain a point with its old label.
 
+    Parameters
+    ----------
+    labels : array-like of int, shape (n,)
+        Old label of each row.
+    new_labels : array-like of int, shape (n,)
+        New label of each row; rows whose label changes are active.
+    partitions : list of RandomPartition
+        Random partitions of the rows.
+
+    Returns
+    -------
+    coverage : float
+        Between 0 and 1; 1 if no point is active.
+
+    See Also
+    --------
+    distance_ratio : How far active points are from the boundary.
+
+    Examples
+    --------
     >>> halves = RandomPartition(np.arange(4, dtype=np.int32), np.array([0, 2, 4]))
     >>> coverage([0, 1, 1, 2], [1, 1, 2, 0], [halves])  # of three active points the last misses its new cluster
     0.6666666666666666
@@ -105,8 +233,28 @@ def coverage(labels: ArrayLike, new_labels: ArrayLike, partitions: list[RandomPa
 
 
 def normalized_mutual_information(truth: ArrayLike, labels: ArrayLike) -> float:
-    """Mutual information of two labellings, divided by the geometric mean of their entropies (section 4.2).
+    """Compute the mutual information of two labellings, normalised by their entropies (section 4.2).
 
+    The mutual information is divided by the geometric mean of both entropies.
+
+    Parameters
+    ----------
+    truth : array-like of shape (n,)
+        Class of each row.
+    labels : array-like of shape (n,)
+        Cluster of each row.
+
+    Returns
+    -------
+    nmi : float
+        Between 0 (independent) and 1 (equal up to a permutation of the labels).
+
+    See Also
+    --------
+    sklearn.metrics.normalized_mutual_info_score : The same with other normalisations.
+
+    Examples
+    --------
     >>> round(normalized_mutual_information([0, 0, 1, 1], [5, 5, 7, 7]), 6)
     1.0
     """

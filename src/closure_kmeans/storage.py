@@ -93,17 +93,30 @@ def _describing(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(path: str | os.PathLike[str]) -> BaseKMeans:
-    """Load a model that its method ``save`` has written.
+    """Load a model that was written by its method ``save``.
 
-    It predicts, transforms and scores like the one that was saved, bit for bit. It is read into memory, but for its
-    ``labels_``, which are memory-mapped. Of the parameters, those that are no plain values (a start given as an array)
-    or say how and where to run (such as ``n_threads``, ``verbose``, ``callback``, ``max_time``, ``checkpoint``) have
-    their defaults, whatever the file says.
+    The loaded model predicts, transforms and scores like the saved one, bit for bit. It is read into memory, except
+    ``labels_``, which are memory-mapped.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        A ``.safetensors`` file.
+
+    Returns
+    -------
+    BaseKMeans
+        An estimator of the saved class. Parameters that are no plain values (a start given as an array) or that concern
+        the run (such as ``n_threads``, ``verbose``, ``callback``, ``max_time``, ``checkpoint``) have their defaults.
 
     Raises
     ------
     FileFormatError
-        A ``ValueError``: the file is cut, damaged, or no model.
+        A ``ValueError``: the file is truncated, damaged, or not a model.
+
+    See Also
+    --------
+    ClosureKMeans.save : Write a model.
 
     Examples
     --------

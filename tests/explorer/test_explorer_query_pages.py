@@ -76,7 +76,7 @@ def test_the_command_finds_the_same(photos, tmp_path, asked):
 
 def test_lines_lie_on_the_pictures(client, searches):
     a, b = searches.index.names.index("temple0-0.jpg"), searches.index.names.index("temple0-1.jpg")
-    drawing = seen(client, f"/query/match?image={a}&result={b}").only("img", re.compile(r"\d+ regions lie in .*"))
+    drawing = seen(client, f"/query/match?image={a}&result={b}").only("img", re.compile(r"\d+ matching regions"))
     *_, width, height = map(float, drawing.tag["viewbox"].split())
     ends = np.array([[float(circle["cx"]), float(circle["cy"])] for circle in drawing.tag.select("circle")])
     assert len(ends) == 2 * int(drawing.name.split()[0]) >= 8

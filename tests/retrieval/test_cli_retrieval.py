@@ -126,7 +126,7 @@ def test_add_and_remove(run, made, photos, tmp_path):
     facts = json.loads(facts)
     assert (facts["images"], facts["added"], facts["left_out"], facts["already_there"]) == (25, 0, 1, 1)
     (more / "new.png").unlink()
-    assert "must hold images that can be read, but of 1 none can be" in run("add", made, more, "--skip", code=1)
+    assert "must hold readable images, but none of its 1 can be" in run("add", made, more, "--skip", code=1)
     assert len(ImageIndex.load(made)) == 25
     (more / "newest.png").write_bytes((photos / "image008.png").read_bytes())
     facts = json.loads(run("add", made, more, "--skip", "--work", tmp_path / "kept", "--json").splitlines()[1])

@@ -37,21 +37,30 @@ class Forest(NamedTuple):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ApproximateKMeans(FlatKMeans):
-    """Approximate k-means: a point is compared with the centres that a forest of k-d trees finds near it.
+    """Approximate k-means (AKM, RAKM): a forest of k-d trees over the centres finds the candidates of a point.
 
     Parameters
     ----------
     n_clusters : int, default=2
         Number of clusters, k.
     n_candidates : int, default=50
-        Centres that a point is compared with. k and more make it exact.
+        Number of centres that a point is compared with. k or more make it exact.
     n_trees : int, default=8
-        Trees in the forest.
+        Number of trees in the forest.
     refined : bool, default=False
-        Keep a point's old centre, which is one of the candidates, unless another is nearer. Without it the distortion
-        can rise.
+        Whether the current centre of a point is one of its candidates (RAKM). Otherwise the distortion can rise.
+    init, tree_dims, max_iter, tol, max_time, random_state, n_threads, callback, verbose : see ClosureKMeans
+        As in :class:`~closure_kmeans.ClosureKMeans`; ``tree_dims`` as in its :class:`~closure_kmeans.Method`.
 
-    The other parameters and the attributes are those of :class:`~closure_kmeans.ClosureKMeans` of the same names.
+    Attributes
+    ----------
+    cluster_centers_, cluster_sizes_, labels_, inertia_, n_iter_, history_, stopped_by_ : see ClosureKMeans
+        As in :class:`~closure_kmeans.ClosureKMeans`.
+
+    See Also
+    --------
+    closure_kmeans.ClosureKMeans : K-means by cluster closures.
+    LloydKMeans : Exact k-means.
 
     References
     ----------

@@ -38,23 +38,34 @@ class Canopies(NamedTuple):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CanopyKMeans(FlatKMeans):
-    """K-means with canopies: a point is compared with the centres that share one of its canopies, and with its own.
+    """K-means with canopies: a point is compared with its own centre and the centres that share a canopy with it.
+
+    In ``history_``, ``n_candidates`` counts a centre once for each canopy that it shares with a point.
 
     Parameters
     ----------
     n_clusters : int, default=2
         Number of clusters, k.
     canopy_dims : int, default=8
-        Principal dimensions in which canopies are drawn.
+        Number of principal dimensions in which canopies are drawn.
     loose : float, default=0.03
-        How far a canopy reaches: as far as this share of all pairs of points are apart, which then is the share of
-        the points in an average canopy.
+        Radius of a canopy, as a quantile of the distances between all pairs of points: an average canopy contains this
+        fraction of the points.
     tight : float, default=0.02
-        Points as near as this share of all pairs begin no canopy of their own: the smaller, the more canopies and the
-        more they overlap. At most ``loose``.
+        Points within this quantile start no canopy of their own. Smaller values make more canopies, which overlap
+        more. At most ``loose``.
+    init, tree_dims, max_iter, tol, max_time, random_state, n_threads, callback, verbose : see ClosureKMeans
+        As in :class:`~closure_kmeans.ClosureKMeans`; ``tree_dims`` as in its :class:`~closure_kmeans.Method`.
 
-    The other parameters and the attributes are those of :class:`~closure_kmeans.ClosureKMeans` of the same names. Of
-    ``history_``, ``n_candidates`` counts a centre once for each canopy that it shares with a point.
+    Attributes
+    ----------
+    cluster_centers_, cluster_sizes_, labels_, inertia_, n_iter_, history_, stopped_by_ : see ClosureKMeans
+        As in :class:`~closure_kmeans.ClosureKMeans`.
+
+    See Also
+    --------
+    closure_kmeans.ClosureKMeans : K-means by cluster closures.
+    LloydKMeans : Exact k-means.
 
     References
     ----------

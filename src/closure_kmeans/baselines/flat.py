@@ -105,10 +105,26 @@ def move(
 
 
 class LloydKMeans(FlatKMeans):
-    """Exact k-means: every point is compared with every centre, in blocks of both.
+    """Exact k-means: every point is compared with every centre.
 
-    The parameters and the attributes are those of :class:`~closure_kmeans.ClosureKMeans` of the same names; the start
-    is the same for the same seed.
+    Points and centres are processed in blocks, so that memory does not grow with their product.
+
+    Parameters
+    ----------
+    n_clusters : int, default=2
+        Number of clusters, k.
+    init, tree_dims, max_iter, tol, max_time, random_state, n_threads, callback, verbose : see ClosureKMeans
+        As in :class:`~closure_kmeans.ClosureKMeans`; ``tree_dims`` as in its :class:`~closure_kmeans.Method`.
+
+    Attributes
+    ----------
+    cluster_centers_, cluster_sizes_, labels_, inertia_, n_iter_, history_, stopped_by_ : see ClosureKMeans
+        As in :class:`~closure_kmeans.ClosureKMeans`.
+
+    See Also
+    --------
+    closure_kmeans.ClosureKMeans : Faster for many clusters.
+    sklearn.cluster.KMeans : Exact k-means with other starts, for dense and sparse rows.
 
     Examples
     --------

@@ -95,32 +95,38 @@ class TreeIndex(CenterIndex):
 
 @dataclass(eq=False, repr=False)
 class HierarchicalKMeans(LocalKMeans):
-    """Hierarchical k-means: every cluster is split into ``branching`` clusters, ``depth`` times.
+    """Hierarchical k-means (HKM): every cluster is split into ``branching`` clusters, ``depth`` times.
 
-    The leaves of the tree are the clusters. There are ``branching ** depth`` of them, or fewer where a node has fewer
-    different rows than it should have children; none is empty. The seeds of a node's children are random rows of it.
+    The leaves of the tree are the clusters. There are ``branching ** depth`` of them, or fewer if a node has fewer
+    distinct rows than children; none is empty. The children of a node start from random rows of it. A fit that is ended
+    early, by ``max_time``, a callback or an interrupt, has fewer levels.
 
     Parameters
     ----------
     branching : int, default=10
-        Children of a node.
+        Number of children of a node.
     depth : int, default=2
-        Levels of the tree below its root.
+        Number of levels below the root.
     max_iter : int, default=100
-        Largest number of iterations in a level.
+        Maximum number of iterations in each level.
     tol : float, default=5e-4
-        A level is done when the distortion changes by less than this part of itself in an iteration.
-
-    The other parameters are those of :class:`~closure_kmeans.ClosureKMeans` of the same names. A fit that is ended
-    early, by ``max_time``, a callback or an interrupt, leaves a tree of fewer levels.
+        A level is finished when an iteration changes the distortion by less than this fraction.
+    max_time, random_state, n_threads, callback, verbose : see ClosureKMeans
+        As in :class:`~closure_kmeans.ClosureKMeans`.
 
     Attributes
     ----------
     levels_ : list of TreeLevel
-        The tree, from the root's children down: ``centers`` are the nodes of a level, and node v of the level above
-        has the children from ``starts[v]`` up to ``starts[v + 1]``. The last level's centres are ``cluster_centers_``.
+        The tree, from the children of the root down: ``centers`` are the nodes of a level, and node v of the level
+        above has the children ``starts[v]`` to ``starts[v + 1] - 1``. The centres of the last level are
+        ``cluster_centers_``.
+    cluster_centers_, cluster_sizes_, labels_, inertia_, n_iter_, history_, stopped_by_ : see ClosureKMeans
+        As in :class:`~closure_kmeans.ClosureKMeans`.
 
-    The other attributes are those of :class:`~closure_kmeans.ClosureKMeans` too.
+    See Also
+    --------
+    closure_kmeans.ClosureKMeans.hierarchy : Clusters the clusters of a model, from fine to coarse.
+    sklearn.cluster.BisectingKMeans : Splits one cluster after the other.
 
     References
     ----------
@@ -145,7 +151,7 @@ class HierarchicalKMeans(LocalKMeans):
 
     @property
     def center_index_(self) -> TreeIndex:
-        """The index of the centres, with the tree."""
+        """Search index of the centres, with the tree."""
         return cast(TreeIndex, super().center_index_)
 
     @property

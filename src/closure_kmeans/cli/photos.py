@@ -158,5 +158,5 @@ def collect_photos(
     for reason in collection.skipped:
         click.echo(f"Warning: skipped: {reason}", err=True)
     if not collection.names and not may_be_none:
-        raise click.ClickException(f"'{photos}' must hold readable images, but none of its {len(names)} images can be read")
+        raise click.ClickException(f"'{photos}' must hold readable images, but none of its {len(names)} can be")
     return collection, key

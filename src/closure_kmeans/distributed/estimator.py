@@ -31,57 +31,56 @@ from closure_kmeans.points import unit_rows
 
 @dataclass(eq=False, repr=False)
 class DistributedClosureKMeans(ClustersOfClusters, BaseKMeans):
-    """K-means by cluster closures on a Dask cluster, for rows that do not fit one machine.
+    """K-means by cluster closures on a Dask cluster, for rows that do not fit on one machine.
 
-    The rows are laid out in partitions, by the top of one tree learned on a sample, and written to a place that all
-    workers share. In an iteration a task for each partition assigns its points, and returns the sums of only those
-    clusters that they are in; the driver adds these up and writes the next file of centres. The centres near a
-    partition are entered into its trees as points, so that the borders between partitions are none for clusters. No
-    process holds more of the rows than a small sample and the partitions that it works on, and no worker more of the
-    centres than those near its partition and, for a moment, a block of coordinates.
+    The rows are split into partitions, in a place that all workers share. In each iteration, one task per partition
+    assigns its points and returns sums for the clusters that they are in; the driver adds the sums and writes the next
+    file of centres. The centres near a partition are entered into its trees as points, so that clusters extend across
+    the boundaries of partitions. No process holds more rows than a small sample and the partitions in progress.
 
-    As on one machine: the distortion never rises (theorem 1: a step that would raise it is redone by the paper's rule);
-    exactly k clusters, none empty, or an error; Hartigan's rule and extrapolated centres. The sizes that Hartigan's
-    rule counts with are those of all partitions at the beginning of the iteration. The result is the same, bit for bit,
-    whatever the number of workers and however many of them are lost on the way, but it depends on the number of
-    partitions. An empty cluster gets half of the cluster of largest error, by a random plane through its centre; of
-    float64 rows, copies that are spread over several clusters may stay so. All rows weigh the same.
+    The guarantees are those of one machine: the distortion never rises (theorem 1), there are exactly k clusters, none
+    empty, or an error, and the result is the same, bit for bit, on any number of workers, even if some are lost. It
+    depends on the number of partitions. Hartigan's rule uses the cluster sizes at the beginning of the iteration. An
+    empty cluster is refilled by half of the cluster with the largest error; copies of a float64 row that are spread
+    over several clusters may stay so.
 
     Parameters
     ----------
     n_clusters : int, default=2
         Number of clusters, k. There are exactly k of them, none empty.
     client : Client or str, default=None
-        A ``dask.distributed.Client``, made as its own documentation says (TLS included), or the address of a scheduler.
-        By default the fit has workers of its own, processes on this machine, and no dashboard.
+        A ``dask.distributed.Client`` (with TLS if needed) or the address of a scheduler. By default, the fit starts
+        worker processes on this machine, without a dashboard.
     storage : str or PathLike, default=None
-        A folder, or any URL that fsspec knows, which the driver and all workers can read and write. It takes a copy of
-        the rows, and as much again while they are laid out. It is not removed: ``fit(X, resume=True)`` goes on with a
-        fit there that was killed or ended by ``max_iter``, and ends in the same bits. By default a temporary folder of
-        this machine.
+        A folder, or any fsspec URL, that the driver and all workers can read and write; by default a temporary folder
+        on this machine. It holds a copy of the rows, two during the layout, and is not removed. With ``fit(X,
+        resume=True)``, a fit in it that was killed or reached ``max_iter`` continues and ends with the same bits.
     storage_options : dict, default=None
-        Settings of the file systems of ``storage`` and of the rows, for fsspec.
+        Options of fsspec for the file systems of ``storage`` and of the rows.
     n_partitions : int, default=None
-        Parts that the rows are laid out in. A task holds one of them in memory, two or three times while the rows are
-        laid out; there should be as many as all workers have threads. By default 16, or as many more as it takes for
-        each to have at most 256 MB of rows; but each has at least 1,024 rows.
+        Number of partitions. A task holds one in memory, two or three times during the layout; use as many as all
+        workers have threads. By default 16, or more so that each has at most 256 MB of rows, but at least 1,024 rows.
     name : str, default=None
-        The column of Parquet files, or the data set of HDF5 files.
+        Column of Parquet files or dataset of HDF5 files.
     init : "tree" or array, default="tree"
-        As in ClosureKMeans, but neither random rows nor labels.
-    metric, max_iter, tol, max_time, target_accuracy, random_state, callback, verbose
-        As in ClosureKMeans.
+        As in :class:`~closure_kmeans.ClosureKMeans`, but neither random rows nor labels.
+    metric, max_iter, tol, max_time, target_accuracy, random_state, callback, verbose : see ClosureKMeans
+        As in :class:`~closure_kmeans.ClosureKMeans`.
     method : Method, default=None
-        As in ClosureKMeans; ``neighborhoods`` must be "auto" or "fresh".
+        As in :class:`~closure_kmeans.ClosureKMeans`; ``neighborhoods`` must be "auto" or "fresh".
     n_threads : int, default=None
-        Threads of the driver, and workers where it has its own.
+        Number of threads of the driver, and of workers that the fit starts.
 
     Attributes
     ----------
-    cluster_centers_, cluster_sizes_, inertia_, n_iter_, history_, stopped_by_, n_features_in_
-        As in ClosureKMeans.
+    cluster_centers_, cluster_sizes_, inertia_, n_iter_, history_, stopped_by_, n_features_in_ : see ClosureKMeans
+        As in :class:`~closure_kmeans.ClosureKMeans`.
     labels_ : (n,) array of int32
-        Cluster of each row, in a temporary file that is mapped into memory.
+        Cluster of each row, memory-mapped from a temporary file.
+
+    See Also
+    --------
+    closure_kmeans.ClosureKMeans : For one machine, also for files larger than its memory.
 
     Examples
     --------
@@ -128,20 +127,32 @@ class DistributedClosureKMeans(ClustersOfClusters, BaseKMeans):
         Parameters
         ----------
         X : Dask array, path, URL or array
-            A Dask array; the path or URL of a file of vectors, of a folder of such files (``.npy`` and all others that
-            ``open_vectors`` knows, Parquet among them) or of a zarr array, whose name ends in ``.zarr``; or an array.
-            Files must be where all workers can read them. float64, float32, float16, uint8 and int8 are taken.
-        y : ignored
+            Rows: a Dask array; the path or URL of a file of vectors, of a folder of such files (all formats of
+            ``open_vectors``) or of a zarr array, whose name ends in ``.zarr``; or an array. All workers must be able to
+            read the files. float64, float32, float16, uint8 and int8 are accepted.
+        y : None
+            Ignored.
         sample_weight : None
-            All rows weigh the same.
+            Not supported.
         resume : bool or "anyway", default=False
-            Go on with the fit in ``storage``, if there is one. An error says what differs if it is another one, or if
-            the driver or a worker has another processor, BLAS or version; with "anyway" the latter is a warning.
+            Whether to resume the fit in ``storage``, if there is one. It is an error if that is another fit, or if the
+            driver or a worker has another processor, BLAS or version; with "anyway" the latter is a warning.
+
+        Returns
+        -------
+        DistributedClosureKMeans
+            The fitted estimator itself.
 
         Raises
         ------
         FileExistsError
-            There is a fit in ``storage``, and ``resume`` is false.
+            If ``storage`` holds a fit, and ``resume`` is false.
+        KeyboardInterrupt
+            If interrupted; the model of the last iteration is fitted.
+
+        See Also
+        --------
+        closure_kmeans.ClosureKMeans.fit : On one machine.
         """
         began = time.perf_counter()
         if sample_weight is not None:

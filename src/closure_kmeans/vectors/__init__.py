@@ -50,21 +50,25 @@ def open_vectors(source: Source, name: str | None = None) -> NDArray[Any] | Vect
     source : path or array
         A file, by its extension: ``.npy``; ``.fvecs``, ``.bvecs``, ``.ivecs``; ``.fbin``, ``.u8bin``, ``.i8bin``;
         ``.hdf5``, ``.h5``; ``.parquet``, ``.pq``. A folder of such files of one kind, concatenated in the order of
-        their names. An array, a PyTorch tensor or another input that ``fit`` takes, or any object with ``shape``,
-        ``dtype`` and slices, such as a zarr array.
+        their names. An array, a PyTorch tensor or another input that ``fit`` accepts, or any object with ``shape``,
+        ``dtype`` and slicing, such as a zarr array.
     name : str, default=None
-        Data set of an HDF5 file (by default ``train``, or the only two-dimensional one in any group), or column of a
+        Dataset of an HDF5 file (by default ``train``, or the only two-dimensional one in any group), or column of a
         Parquet file (by default ``vector`` or ``embedding``, or the only one with lists of numbers).
 
     Returns
     -------
-    vectors : (n, d) array or Vectors
+    (n, d) array or Vectors
         A read-only memory map where the format allows it. ``fit``, ``predict`` and ``np.asarray`` accept both.
 
     Raises
     ------
     FileFormatError
         A ``ValueError``: the file is empty, truncated or damaged, or its extension does not match its contents.
+
+    See Also
+    --------
+    save_vectors : Write vectors.
 
     Examples
     --------
@@ -88,10 +92,24 @@ def open_vectors(source: Source, name: str | None = None) -> NDArray[Any] | Vect
 
 
 def save_vectors(path: str | os.PathLike[str], X: ArrayLike | Vectors) -> None:
-    """Write vectors into a file, in the format of its extension; replaces an existing file atomically.
+    """Write vectors to a file, in the format of its extension; replaces an existing file atomically.
 
-    ``.npy`` takes any numbers; ``.fvecs`` and ``.fbin`` float32, ``.bvecs`` and ``.u8bin`` uint8, ``.i8bin`` int8,
-    ``.ivecs`` int32, and any dtype that converts to these without loss.
+    Parameters
+    ----------
+    path : str or PathLike
+        ``.npy`` takes any numbers; ``.fvecs`` and ``.fbin`` float32, ``.bvecs`` and ``.u8bin`` uint8, ``.i8bin`` int8,
+        ``.ivecs`` int32, and any dtype that converts to these without loss.
+    X : array-like of shape (n, d), or Vectors
+        Rows to write.
+
+    Raises
+    ------
+    ValueError
+        If the extension is unknown, or X does not convert without loss.
+
+    See Also
+    --------
+    open_vectors : Read vectors.
 
     Examples
     --------

@@ -62,11 +62,30 @@ def by_chunks(rows: Any, label: str) -> Vectors:
 
 
 class Vectors:
-    """Concatenated parts, whose rows are read on demand.
+    """Rows of one or several files, read on demand.
 
-    Slices return copies as NumPy arrays. ``np.asarray`` reads all rows, and so does ``fit``. The last groups are
-    cached: rows that several threads read in order, block by block, are read once. ``labels`` name the parts in errors;
-    ``group_bytes`` is the size of the largest group.
+    Slices return copies as NumPy arrays. ``np.asarray`` and ``fit`` read all rows. The last groups are cached: rows
+    that several threads read in order, block by block, are read once. Usually made by ``open_vectors``.
+
+    Parameters
+    ----------
+    parts : sequence of arrays
+        Two-dimensional arrays of equal width and dtype, or objects with ``shape``, ``dtype`` and slicing.
+    labels : list of str
+        Name of each part, for errors.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Number of rows and their width.
+    dtype : dtype
+        Type of the values.
+    group_bytes : int
+        Size of the largest group, which is read as a whole.
+
+    See Also
+    --------
+    open_vectors : Open files and folders.
 
     Examples
     --------
