@@ -2,9 +2,9 @@
 Browse a collection of images
 =============================
 
-What is in a collection, on one page: a vector for every picture, clusters of pictures that are alike, and clusters of
-clusters to find your way. The pictures here are scikit-learn's handwritten digits. For a folder of photos, take
-``hog("photos")`` or ``gist("photos")``, or the vectors of an encoder of your own.
+An overview of a collection on one page: a vector per image, clusters of similar images, and clusters of clusters. The
+images are scikit-learn's handwritten digits. For a folder of photos, use ``hog("photos")``, ``gist("photos")`` or the
+vectors of your own encoder.
 
 Needs ``pip install '.[images,plot]'``. In a browser: ``closure-kmeans explore MODEL --vectors FILE --images FOLDER``.
 """
@@ -18,13 +18,13 @@ from closure_kmeans.export import list_members
 from closure_kmeans.features import hog
 
 digits = load_digits()
-pictures = digits.images / 16  # pixels given as floats must be between 0 and 1
+pictures = digits.images / 16  # float pixels must be between 0 and 1
 X = hog(pictures).vectors
 print(X.shape)
 
 # %%
-# A hundred groups of about eighteen pictures, and ten groups of groups. ``medoids`` are the pictures that stand for
-# them.
+# A hundred clusters of about eighteen images, and ten topics (clusters of clusters). ``medoids`` are the images nearest
+# to the centres.
 
 model = ClosureKMeans(n_clusters=100, random_state=0).fit(X)
 (topics,) = model.hierarchy([10])
@@ -33,7 +33,7 @@ members = list_members(model.labels_, 100)
 
 
 def show(rows, title):
-    """Rows of pictures."""
+    """Draw rows of images."""
     figure, axes = plt.subplots(len(rows), len(rows[0]), figsize=(8, 0.62 * len(rows)), layout="constrained")
     for ax, number in zip(axes.flat, np.ravel(rows), strict=True):
         ax.imshow(pictures[number], cmap="gray_r") if number >= 0 else None
@@ -43,17 +43,17 @@ def show(rows, title):
 
 
 # %%
-# The overview: a row for each of the ten topics, and in it the largest clusters by the picture that stands for each.
+# The overview: one row per topic, with the medoids of its largest clusters.
 
 by_size = np.argsort(-model.cluster_sizes_)
 in_topic = [by_size[topics.parents[by_size] == topic] for topic in range(10)]
 rows = [np.append(medoids[clusters], np.full(12, -1))[:12] for clusters in in_topic]
-show(rows, "ten topics, and the clusters in them")
+show(rows, "ten topics and their clusters")
 
 # %%
-# A closer look: the six largest clusters. The farther to the right, the farther from the centre, and the odder.
+# The six largest clusters, with images sorted by their distance to the centre; outliers are on the right.
 
 distances = model.squared_distances(X, model.labels_)
 rows = [members.rows[members.starts[c] : members.starts[c + 1]] for c in by_size[:6]]
 rows = [r[np.argsort(distances[r])][np.linspace(0, len(r) - 1, 12).astype(int)] for r in rows]
-show(rows, "six clusters, odd ones to the right")
+show(rows, "six clusters, outliers on the right")

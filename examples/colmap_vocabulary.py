@@ -2,9 +2,9 @@
 A visual vocabulary for COLMAP
 ==============================
 
-COLMAP finds the pairs of photos worth matching by a vocabulary tree. The trees that can be downloaded were learnt
-from photos on the internet; one learnt from your own photos fits them better. Here it is learnt from the features
-that COLMAP has extracted, and written to a file that COLMAP (3.12 and later) reads.
+COLMAP selects pairs of photos for matching with a vocabulary tree. The published trees were trained on internet photos;
+a tree trained on your own photos fits them better. This guide trains one on the features extracted by COLMAP and writes
+it to a file that COLMAP 3.12 or later reads.
 
 Needs ``pip install '.[faiss,images]' pycolmap``.
 """
@@ -23,7 +23,7 @@ from closure_kmeans import ClosureKMeans
 from closure_kmeans.retrieval.exchange import read_colmap_descriptors, save_colmap_tree
 
 # %%
-# Photos to try it on: parts of two pictures that scikit-learn carries, each seen three times.
+# Sample photos: parts of two pictures of scikit-learn, each in three rotations.
 
 folder = Path(mkdtemp())
 (photos := folder / "photos").mkdir()
@@ -34,8 +34,8 @@ for scene, pixels in zip(("temple", "flower"), load_sample_images().images, stri
             piece.rotate(8 * turn, expand=True).save(photos / f"{scene}{part}-{turn}.jpg")
 
 # %%
-# COLMAP extracts the features, and closures learn the words. For a real collection take 100,000 words or more. The
-# descriptors in a database are RootSIFT already.
+# COLMAP extracts the features; ``ClosureKMeans`` trains the visual words. Use 100,000 words or more for a real
+# collection. The descriptors in the database are RootSIFT already.
 
 database = folder / "database.db"
 pycolmap.logging.minloglevel = 2
@@ -46,7 +46,7 @@ save_colmap_tree(folder / "words.bin", model, descriptors)
 print(f"{len(descriptors):,} descriptors of {len(offsets) - 1} photos, {model.n_clusters} words")
 
 # %%
-# COLMAP matches each photo with those that the words find, and verifies the matches. On the command line that is
+# COLMAP matches each photo with those found by the vocabulary, and verifies the matches. The same on the command line:
 # ``colmap vocab_tree_matcher --VocabTreeMatching.vocab_tree_path words.bin``.
 
 pairing = pycolmap.VocabTreePairingOptions(vocab_tree_path=folder / "words.bin", num_images=4)
@@ -56,4 +56,4 @@ names = dict(connection.execute("SELECT image_id, name FROM images"))
 verified = [pair for (pair,) in connection.execute("SELECT pair_id FROM two_view_geometries WHERE rows > 0")]
 found = {frozenset((names[pair // 2147483647], names[pair % 2147483647])) for pair in verified}
 same = {frozenset(pair) for pair in combinations(names.values(), 2) if pair[0][:7] == pair[1][:7]}
-print(f"{len(found & same)} of the {len(same)} pairs of one part found, and {len(found - same)} others")
+print(f"{len(found & same)} of the {len(same)} pairs that show the same part found, and {len(found - same)} others")

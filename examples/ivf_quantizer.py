@@ -2,9 +2,9 @@
 Train an IVF quantiser and plug it into FAISS
 =============================================
 
-An inverted file (IVF) answers a query from a few of its lists only: those whose centres are nearest. The more lists
-there are, the shorter each one is, but with exact k-means many centres take long to train. Here they come from
-``ClosureKMeans``, trained on all rows, and FAISS does the rest.
+An inverted file (IVF) searches only the lists whose centres are nearest to the query. More lists are shorter lists, but
+training many centres by exact k-means is slow. This guide trains them on all rows with ``ClosureKMeans`` and builds
+FAISS indexes with them.
 
 Needs ``pip install '.[faiss,plot]'``.
 """
@@ -21,16 +21,16 @@ X = load_sift().astype(np.float32)  # your rows, (n, d)
 base, queries = X[:19_000], X[19_000:]
 
 # %%
-# The usual rule of thumb for the number of lists is some multiple of the square root of n. ``to_faiss`` gives an
-# ``IndexIVFFlat`` that is trained and empty; with 20,000 lists or more it finds the nearest ones by a graph (HNSW).
+# A common rule for the number of lists is a small multiple of the square root of n. ``to_faiss`` returns an
+# ``IndexIVFFlat``, trained and empty; from 20,000 lists it finds the nearest ones by an HNSW graph.
 
 model = ClosureKMeans(n_clusters=1000, random_state=0).fit(base)
 index = to_faiss(model)
 index.add(base)
 
 # %%
-# For an index of another kind, give FAISS the centres as its coarse quantiser. It trains the rest, here the codes of
-# a product quantiser, and leaves the centres alone, since there are as many of them as lists.
+# For other index types, pass the centres to FAISS as the coarse quantiser. FAISS then trains only the rest, here a
+# product quantiser, because the number of centres equals the number of lists.
 
 coarse = faiss.IndexFlatL2(X.shape[1])
 coarse.add(np.ascontiguousarray(model.cluster_centers_, np.float32))
@@ -40,18 +40,18 @@ compressed.add(base)
 assert (coarse.reconstruct_n() == model.cluster_centers_).all()
 
 # %%
-# How many of the true ten nearest rows does a query find, depending on the number of lists that it looks into?
+# Recall of the ten nearest rows against the number of lists searched per query (``nprobe``).
 
 _, truth = faiss.knn(queries, base, 10)
 probes = [1, 2, 4, 8, 16, 32]
-for name, built in (("IVFFlat, whole rows", index), ("IVFPQ, 16 bytes a row", compressed)):
+for name, built in (("IVFFlat, full vectors", index), ("IVFPQ, 16 bytes per vector", compressed)):
     recall = []
     for built.nprobe in probes:
         _, found = built.search(queries, 10)
         recall.append(np.mean([len(np.intersect1d(*pair)) / 10 for pair in zip(found, truth, strict=True)]))
     print(name, dict(zip(probes, np.round(recall, 3).tolist(), strict=True)))
     plt.plot(probes, recall, marker="o", label=name)
-plt.xlabel("lists that a query looks into")
+plt.xlabel("lists searched per query")
 plt.ylabel("recall of the ten nearest")
 plt.legend()
 plt.show()

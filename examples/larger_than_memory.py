@@ -1,13 +1,13 @@
 """
-Clusters of a file larger than memory
-=====================================
+Cluster a file larger than memory
+=================================
 
-A memory map is taken as it is: no copy in float32 is made, and the file is never read as a whole. With
-``memory_limit`` the fit stays within the memory that you allow it: the rows are written to a temporary file in a new
-order, and read back slab by slab. The centres near a slab take part in it, so that points and clusters still meet.
+``ClosureKMeans`` reads memory maps in their own dtype, without a copy in float32. With ``memory_limit`` it also limits
+its own memory: it writes the rows, sorted, to a temporary file, and reads that slab by slab. Each slab includes the
+centres near it, so that points can move to clusters of other slabs.
 
-Needs ``pip install '.[plot]'``, and as much room as the file takes in the folder of temporary files, which the
-environment variable TMPDIR names.
+Needs ``pip install '.[plot]'``, and disk space for a copy of the file in the temporary folder (environment variable
+TMPDIR).
 """
 
 from pathlib import Path
@@ -21,8 +21,8 @@ from closure_kmeans.datasets import load_sift
 from closure_kmeans.vectors import open_vectors, save_vectors
 
 # %%
-# A file to try it on: mixtures of SIFT descriptors, written block by block into a folder of shards. Any file or
-# folder that ``open_vectors`` opens will do.
+# Sample data: mixtures of SIFT descriptors in a folder of shards. Any file or folder that ``open_vectors`` opens can be
+# used instead.
 
 folder = Path(mkdtemp())
 sift, rng = load_sift(), np.random.default_rng(0)
@@ -33,7 +33,7 @@ X = open_vectors(folder)
 print(X.shape, X.dtype, f"{X.shape[0] * X.shape[1] / 1e6:.1f} MB")
 
 # %%
-# A third of that in memory, not counting the centres; and for comparison the same fit without a limit.
+# The limit is a third of the data, not counting the centres. For comparison, the same fit without a limit.
 
 limited = ClosureKMeans(800, memory_limit="10MB", random_state=0).fit(X)
 in_memory = ClosureKMeans(800, random_state=0).fit(X)
@@ -47,7 +47,7 @@ plt.legend()
 plt.show()
 
 # %%
-# New rows are assigned block by block, too.
+# Assign rows block by block.
 
 labels = np.concatenate([limited.predict(X[first : first + 10_000]) for first in range(0, len(X), 10_000)])
-print(f"the same cluster as in the fit: {np.mean(labels == limited.labels_):.1%}")
+print(f"same label as in the fit: {np.mean(labels == limited.labels_):.1%}")
