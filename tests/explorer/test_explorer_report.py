@@ -59,7 +59,7 @@ def test_the_report_says_what_is_in_a_cluster(tmp_path):
         frequent = card.all("listitem")
         assert frequent
         assert all(re.fullmatch(r"(red|green|blue) \d+ %", value.text) for value in frequent)
-        assert re.match(r"\d+ at \d", card.facts["nearest cluster"])
+        assert re.match(r"\d+ at \d", card.facts["neighbour"])
 
 
 def test_a_report_escapes_what_it_is_told(tmp_path):
