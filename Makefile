@@ -6,12 +6,15 @@ BIN := $(VENV)/bin
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo explore test test-lowest test-next test-arm lint format docs paper dist clean
+.PHONY: help demo explore test test-inputs test-lowest test-next test-arm lint format docs paper dist clean
 
 # Older processors, whose code is made and runs on newer ones: vectors of 32 bytes with FMA, and of 16 bytes without.
 # Without NUMBA_CPU_FEATURES Numba would add all that the host has.
 HASWELL := NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx2,+fma OPENBLAS_CORETYPE=Haswell
 NEHALEM := NUMBA_CPU_NAME=nehalem NUMBA_CPU_FEATURES=+sse4.2 OPENBLAS_CORETYPE=Nehalem
+
+# PyTorch without CUDA. Where its own index is out of reach, name a version that is not: make test-inputs TORCH=torch==2.13.0
+TORCH := torch --torch-backend cpu
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +34,13 @@ ifeq ($(shell uname -m),x86_64)
 	$(HASWELL) $(BIN)/pytest -q -n 2 tests/kernels
 	$(NEHALEM) $(BIN)/pytest -q -n 2 tests/kernels
 endif
+
+test-inputs: $(VENV)/release.stamp  ## run the tests of rows of other libraries, with PyTorch and JAX too
+	$(BIN)/uv venv -q --clear --python $(PYTHON) $(VENV)/inputs
+	$(BIN)/uv pip install -q --python $(VENV)/inputs $(TORCH)
+	$(BIN)/uv pip install -q --python $(VENV)/inputs -e '.[test]' jax
+	$(VENV)/inputs/bin/python -c 'import datasets, jax, lance, ml_dtypes, pandas, polars, pyarrow, torch, zarr'
+	$(VENV)/inputs/bin/python -m pytest -q tests/test_inputs.py
 
 test-lowest: $(VENV)/release.stamp  ## run the quick tests with the lowest versions that pyproject.toml allows
 	$(BIN)/uv venv -q --clear --python 3.11 $(VENV)/lowest

@@ -98,7 +98,7 @@ def load_minilm() -> Any:
 
 
 def encode_minilm(texts: list[str]) -> Rows:
-    return unit(load_minilm().encode(texts, batch_size=128))
+    return unit(load_minilm().encode(texts, batch_size=256))
 
 
 def encode_minilm_tokens(texts: list[str]) -> Rows:

@@ -74,6 +74,7 @@ copybutton_line_continuation_character = "\\"
 # In the order in which they are shown.
 GUIDES = [
     "ivf_quantizer.py",
+    "lancedb_index.py",
     "colbert_centroids.py",
     "deduplicate_text.py",
     "semantic_ids.py",

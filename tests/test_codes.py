@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sklearn.base import clone
 from closure_kmeans import ClosureKMeans, ResidualKMeans
 from closure_kmeans.checkpoint import read_status
 from closure_kmeans.codes import as_text, count_collisions, save_table
+from closure_kmeans.codes.residuals import Residuals
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.vectors import FileFormatError, open_vectors, save_vectors
 
@@ -151,6 +153,21 @@ def test_residuals_of_narrow_rows_are_held_in_float16(monkeypatch):
     assert not isinstance(given[-1], np.ndarray)
 
 
+def test_slices_of_residuals_take_no_more_than_themselves():
+    rows = np.ones((200_000, 64), np.uint8)
+    residuals = Residuals(
+        rows, np.zeros((200_000, 2), np.int32), [np.ones((1, 64), np.float32)] * 2, spherical=True, normalized=True
+    )
+    residuals[:9]
+    tracemalloc.start()
+    left = residuals[1::2]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert left.shape == (100_000, 64)
+    assert peak < 1.3 * left.nbytes
+    np.testing.assert_array_equal(left[:5000], residuals[1:10_000:2])
+
+
 def test_weights_are_repetitions():
     weights = np.random.default_rng(0).integers(0, 3, len(X))
     model = ResidualKMeans([20, 20], normalize_residuals=True, random_state=0).fit(X, sample_weight=weights)
@@ -284,7 +301,11 @@ def test_a_killed_fit_goes_on(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True)
     assert done.returncode == -9
     model = ResidualKMeans((40, 30), random_state=0, checkpoint=tmp_path).fit(X, resume=True)
-    np.testing.assert_array_equal(model.codes_, fitted((40, 30)).codes_)
+    whole = fitted((40, 30))
+    np.testing.assert_array_equal(model.codes_, whole.codes_)
+    for name, each in (("resumed", model), ("whole", whole)):
+        each.save(tmp_path / f"{name}.safetensors")
+    assert (tmp_path / "resumed.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -304,12 +325,18 @@ def test_a_killed_fit_goes_on(tmp_path):
         ({"levels": [5], "checkpoint": 1}, TypeError, "checkpoint must be a path"),
         ({"levels": [5], "max_iter": 0}, ValueError, "max_iter must be at least 1"),
         ({"levels": [5], "memory_limit": "1kB"}, ValueError, "memory_limit must be at least"),
-        ({"levels": [5, 4000]}, ValueError, "in level 2, where X is the residuals: n_clusters must be at most"),
+        ({"levels": [5, 4000]}, ValueError, "levels must be at most the number of rows, 3000, got 4000"),
     ],
 )
 def test_parameters_that_cannot_be_used(parameters, error, message):
     with pytest.raises(error, match=message):
         ResidualKMeans(**parameters).fit(X)
+
+
+def test_rows_with_too_few_distinct_residuals():
+    rows = np.repeat(np.eye(4), 5, axis=0)
+    with pytest.raises(ValueError, match="in level 2, where X is the residuals: n_clusters must be at most"):
+        fitted((4, 2), rows)
 
 
 def test_resume_needs_a_checkpoint():

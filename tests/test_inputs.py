@@ -1,5 +1,10 @@
 """Rows as other libraries hold them: the same bits as from an array, in their own precision."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -201,6 +206,10 @@ def test_data_sets_of_lance(tmp_path, monkeypatch):
 def test_arrays_of_zarr():
     zarr = pytest.importorskip("zarr")
     agree(zarr.array(X, chunks=(64, 4)))
+    with pytest.raises(FileFormatError, match=r"'X' must have two dimensions, but has shape \(300,\)"):
+        rows(zarr.array(X[:, 0]))
+    with pytest.raises(TypeError, match=r"got a zarr\.Group: pass one array in it, such as X\['train'\]"):
+        rows(zarr.group())
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -276,3 +285,168 @@ def test_tables_of_arrow_without_values():
         rows(arrow.table({}))
     with pytest.raises(FileFormatError, match="'X' must hold lists with values, but row 0 is empty"):
         rows(arrow.array([[], []], arrow.list_(arrow.float32())))
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+# In a process of its own, whose peak Linux can set back: the bytes that each input takes beyond itself, once read block
+# by block, as a fit with a memory limit does, and once for a fit in memory. The rows are 64 MB in float32.
+MEASURE = """
+import json, sys
+import numpy as np
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from closure_kmeans import ClosureKMeans
+from closure_kmeans.validation import fitted_rows, rows, stored_rows
+
+folder = Path(sys.argv[1])
+X = np.random.default_rng(0).integers(-100, 100, size=(250_000, 64)).astype(np.float32)
+
+
+def memory(kind):
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(kind))
+
+
+def read(found):
+    for first in range(0, len(found), 10_000):
+        found[first : first + 10_000]
+
+
+def measure(given):
+    stored_rows(rows(given()))[:10]  # what a library loads at its first use
+    taken = []
+    for door in (lambda: read(stored_rows(rows(given()))), lambda: fitted_rows(rows(given()), ClosureKMeans())):
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+        before = memory("VmRSS")
+        door()
+        taken.append(memory("VmHWM") - before)
+    return taken
+
+
+def lists():
+    arrow = import_module("pyarrow")
+    return arrow.FixedSizeListArray.from_arrays(X.ravel(), 64)
+
+
+def of_torch(dtype):
+    torch = import_module("torch")
+    tensor = torch.from_numpy(X).to(getattr(torch, dtype))
+    return lambda: tensor
+
+
+def of_bfloat16():
+    array = X.astype(import_module("ml_dtypes").bfloat16)
+    return lambda: array
+
+
+def of_jax():
+    array = import_module("jax.numpy").asarray(X)
+    return lambda: array
+
+
+def of_arrow():
+    column = lists()
+    return lambda: column
+
+
+def of_polars():
+    series = import_module("polars").Series("embedding", X)
+    return lambda: series
+
+
+def of_pandas():
+    pandas, column = import_module("pandas"), lists()
+    series = pandas.Series(column, dtype=pandas.ArrowDtype(column.type))
+    return lambda: series
+
+
+def of_frame():
+    frame = import_module("pandas").DataFrame(X)
+    return lambda: frame
+
+
+def of_datasets():
+    datasets = import_module("datasets")
+    table = import_module("pyarrow").table({"embedding": lists()})
+    datasets.Dataset(table).save_to_disk(folder / "data")
+    data = datasets.load_from_disk(folder / "data")
+    return lambda: data["embedding"]
+
+
+def of_lance():
+    table = import_module("pyarrow").table({"vector": lists()})
+    data = import_module("lance").write_dataset(table, folder / "x.lance")
+    return lambda: data
+
+
+def of_zarr():
+    zarr = import_module("zarr")
+    array = zarr.create_array(folder / "x.zarr", data=X, chunks=(4096, 64))
+    return lambda: array
+
+
+def of_batches():
+    return lambda: (X[first : first + 10_000] for first in range(0, len(X), 10_000))
+
+
+INPUTS = {
+    "torch float32": ("torch", lambda: of_torch("float32")),
+    "torch uint8": ("torch", lambda: of_torch("uint8")),
+    "torch bfloat16": ("torch", lambda: of_torch("bfloat16")),
+    "ml_dtypes bfloat16": ("ml_dtypes", of_bfloat16),
+    "jax": ("jax", of_jax),
+    "arrow": ("pyarrow", of_arrow),
+    "polars": ("polars", of_polars),
+    "pandas": ("pandas", of_pandas),
+    "pandas frame": ("pandas", of_frame),
+    "datasets": ("datasets", of_datasets),
+    "lance": ("lance", of_lance),
+    "zarr": ("zarr", of_zarr),
+    "batches": ("numpy", of_batches),
+}
+taken = {}
+for name, (library, make) in INPUTS.items():
+    if find_spec(library) is not None:
+        taken[name] = measure(make())
+print(json.dumps(taken))
+"""
+SHARED, BLOCKS, ONE_COPY = 8e6, 48e6, 64e6 + 32e6
+
+
+@pytest.fixture(scope="module")
+def memory_taken(tmp_path_factory):
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("the peak of the memory can be set back on Linux only")
+    command = [sys.executable, "-c", MEASURE, str(tmp_path_factory.mktemp("inputs"))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "limited", "in_memory"),
+    [
+        ("torch float32", SHARED, SHARED),
+        ("torch uint8", SHARED, SHARED),
+        ("torch bfloat16", BLOCKS, ONE_COPY),
+        ("ml_dtypes bfloat16", BLOCKS, ONE_COPY),
+        ("jax", SHARED, SHARED),
+        ("arrow", SHARED, SHARED),
+        ("polars", SHARED, SHARED),
+        ("pandas", SHARED, SHARED),
+        ("pandas frame", ONE_COPY, ONE_COPY),
+        ("datasets", ONE_COPY, ONE_COPY),  # pages of the map count
+        ("lance", BLOCKS, ONE_COPY),
+        ("zarr", BLOCKS, ONE_COPY),
+        ("batches", SHARED, SHARED),
+    ],
+)
+def test_memory_beyond_the_rows(memory_taken, given, limited, in_memory):
+    """At most the copies that the table in docs/files.md names."""
+    if given not in memory_taken:
+        pytest.skip(f"{given.split()[0]} is not installed")
+    assert memory_taken[given][0] < limited
+    assert memory_taken[given][1] < in_memory

@@ -40,6 +40,7 @@ ROWS_IN = {
     "h5py": "one data set in it, such as X['train']",
     "polars": "X.collect()",
     "torch": "an iterator of its batches, if they are tensors: iter(X)",
+    "zarr": "one array in it, such as X['train']",
 }
 
 

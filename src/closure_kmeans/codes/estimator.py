@@ -167,6 +167,8 @@ class ResidualKMeans(BaseEstimator):
         check.resume(resume, "checkpoint", self.checkpoint)
         X = check.rows(X)
         rows = check.stored_rows(X) if self.memory_limit is not None else check.fitted_rows(X, self)
+        if max(self.levels) > len(rows):
+            raise ValueError(f"levels must be at most the number of rows, {len(rows)}, got {max(self.levels)}")
         weights = np.ones(1) if sample_weight is None else check.weights_like(sample_weight, rows)
         spherical = self.metric == "cosine"
         codes = np.empty((len(rows), len(self.levels)), np.int32)
@@ -186,7 +188,7 @@ class ResidualKMeans(BaseEstimator):
                         raise
                     raise ValueError(f"in level {number + 1}, where X is the residuals: {error}") from error
                 codes[:, number] = level.labels_
-                level.callback = None
+                level.set_params(callback=None, max_iter=self.max_iter)
                 del level.labels_, given
                 fitted.append(level)
         gains = np.ones(len(fitted))

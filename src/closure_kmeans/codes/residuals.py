@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import empty_rows, forget, precision, rows_per_block, unit_rows
 
+# Values computed at a time when some residuals are read, in order to hold little beside them.
+READ_VALUES = 1 << 17
+
 
 class Residuals:
     """What the first levels leave of some rows, as an array that is computed when it is sliced.
@@ -39,7 +42,16 @@ class Residuals:
         return int(self.shape[0])
 
     def __getitem__(self, some: slice) -> NDArray[Any]:
-        left = as_floats(self._rows[some], self._spherical, range(*some.indices(len(self))))
+        wanted = range(*some.indices(len(self)))
+        left = np.empty((len(wanted), self.shape[1]), self.dtype)
+        size = rows_per_block(left, READ_VALUES)
+        for first in range(0, len(left), size):
+            left[first : first + size] = self._compute(wanted[first : first + size])
+        return left
+
+    def _compute(self, wanted: range) -> NDArray[Any]:
+        some = slice(wanted.start, wanted.stop, wanted.step)
+        left = as_floats(self._rows[some], self._spherical, wanted)
         forget(self._rows)
         codes = self._codes[some]
         for level, centers in enumerate(self._codebooks):
@@ -56,7 +68,7 @@ class Residuals:
 
         def fill(first: int, last: int) -> None:
             with np.errstate(over="ignore"):  # a fit names the row
-                held[first:last] = self[first:last]
+                held[first:last] = self._compute(range(first, last))
 
         threads.for_each_block(fill, len(self), rows_per_block(held))
         return held

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans.files import FileFormatError
 from closure_kmeans.vectors.lists import DEFAULT_NAMES, choose_column, has_lists, is_list, rows_of_lists
-from closure_kmeans.vectors.rows import Group, Vectors, default_name
+from closure_kmeans.vectors.rows import Group, Vectors, by_chunks, check_kind, default_name
 
 # Vectors in a column of pandas.
 SEQUENCES = (list, tuple, np.ndarray)
@@ -169,6 +169,14 @@ def _of_datasets(X: Any) -> Any:
     return X
 
 
+def _of_zarr(X: Any) -> Any:
+    """An array by whole chunks: zarr itself would hold all of them and a copy."""
+    if not hasattr(X, "chunks"):  # a group
+        return X
+    check_kind("X", X.shape, X.dtype)
+    return by_chunks(X, "X")
+
+
 CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "datasets": _of_datasets,
     "jaxlib": _of_jax,
@@ -176,6 +184,7 @@ CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "pandas": _of_pandas,
     "polars": _of_polars,
     "pyarrow": _of_arrow,
+    "zarr": _of_zarr,
 }
 
 
