@@ -287,7 +287,7 @@ def test_canopies_are_those_of_the_definition(X):
 
 def test_canopies_that_would_exceed_the_memory_are_refused(X, monkeypatch):
     monkeypatch.setattr(validation, "physical_memory", lambda: 5e6)
-    with pytest.raises(MemoryError, match=r"tight must be nearer to loose=0.03 for 5,000 rows, got 0: .* memory"):
+    with pytest.raises(MemoryError, match=r"tight must be closer to loose=0.03 for 5,000 rows, got 0: .* memory"):
         CanopyKMeans(20, tight=0, random_state=0).fit(X[:5000])
     CanopyKMeans(20, random_state=0, max_iter=1).fit(X[:5000])
 

@@ -342,7 +342,7 @@ def test_a_checkpoint_of_an_older_format(tmp_path):
     X = load_sift()[:500]
     model(checkpoint=path, max_iter=1).fit(X)
     edited(path, format=1)
-    message = r"'checkpoint', format 3, but is format 1: only the version of closure-kmeans that wrote it reads it"
+    message = r"'checkpoint', format 3, but is format 1: only the version of closure-kmeans that wrote it can read it"
     for read in (lambda path: model(checkpoint=path).fit(X, resume=True), read_centers, read_status):
         with pytest.raises(FileFormatError, match=message):
             read(path)

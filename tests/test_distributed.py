@@ -647,7 +647,7 @@ def test_a_fit_that_is_not_asked_for(X, threads, tmp_path):
 
 
 def test_bad_rows(X, threads, tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is nothing at"):
+    with pytest.raises(FileNotFoundError, match="nothing exists at"):
         new_model(threads).fit(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="must hold files of vectors of one kind, but there is none"):
         new_model(threads).fit(tmp_path)
@@ -860,7 +860,7 @@ def test_the_command_line_takes_urls(shards, threads, tmp_path):
     assert done.exit_code == 0, done.output
     missing = run_command("fit", "memory://nowhere", *command)
     assert missing.exit_code != 0
-    assert "there is nothing at 'memory://nowhere'" in missing.output
+    assert "nothing exists at 'memory://nowhere'" in missing.output
 
 
 def test_without_dask(monkeypatch, X):

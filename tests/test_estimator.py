@@ -274,7 +274,7 @@ def test_the_constructor_fits_on_one_screen():
 def test_an_old_name_is_told_the_new_one(name):
     others = {"n_jobs": "n_threads", "scratch": "the environment variable TMPDIR"}
     new = others.get(name, rf"method=Method\({name}=...\)")
-    message = f"ClosureKMeans has no parameter '{name}' since version 0.2: use {new}"
+    message = rf"ClosureKMeans has no parameter '{name}' \(removed in version 0.2\): use {new}"
     with pytest.raises(TypeError, match=message):
         ClosureKMeans(**{name: 1})
     with pytest.raises(TypeError, match=message):

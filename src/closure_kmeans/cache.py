@@ -239,7 +239,9 @@ class KernelCache(NullCache):
         try:
             _write(self._file_name(signature, result.codegen), dumps(result._reduce()))
         except OSError as error:
-            _say_once("write", f"kernels are compiled in every process, for they cannot be kept: {error}; {ADVICE}")
+            _say_once(
+                "write", f"kernels are compiled again in every process because they cannot be cached: {error}; {ADVICE}"
+            )
 
     def flush(self) -> None:
         """Delete all files of this kernel."""

@@ -81,9 +81,11 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     target = path.resolve()
     if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, f"'{path}' could not be written: there is no folder '{path.parent}'")
+        raise FileNotFoundError(
+            errno.ENOENT, f"'{path}' could not be written: the folder '{path.parent}' does not exist"
+        )
     if target.exists() and not target.is_file():
-        raise FileExistsError(errno.EEXIST, f"'{path}' could not be written: it exists and is no file")
+        raise FileExistsError(errno.EEXIST, f"'{path}' could not be written: it exists and is not a regular file")
     beside = target.with_name(f".{target.name}.{uuid4().hex[:8]}{target.suffix}")
     try:
         beside.touch(exist_ok=False)

@@ -20,4 +20,4 @@ def check_renamed(kind: type, names: Iterable[str]) -> None:
     for name in names:
         new = RENAMED.get(name)
         if new is not None and name not in known and ("method" in known or not new.startswith("method")):
-            raise TypeError(f"{kind.__name__} has no parameter {name!r} since version 0.2: use {new}")
+            raise TypeError(f"{kind.__name__} has no parameter {name!r} (removed in version 0.2): use {new}")

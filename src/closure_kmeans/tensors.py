@@ -75,7 +75,7 @@ def read_facts(path: Path, kind: str) -> dict[str, Any]:
     if facts["format"] != known:
         raise FileFormatError(
             f"'{path}' must be '{kind}', format {known}, but is format {facts['format']}: "
-            "only the version of closure-kmeans that wrote it reads it"
+            "only the version of closure-kmeans that wrote it can read it"
         )
     return facts
 

@@ -147,8 +147,8 @@ def draw_canopies(
         n_members += sum(sizes)
         if n_members > most_members:
             raise MemoryError(
-                f"tight must be nearer to loose={loose} for {n_points:,} rows, got {tight}: {len(canopies):,} canopies "
-                f"do not cover them, and hold more points, {n_members:,}, than there is memory for"
+                f"tight must be closer to loose={loose} for {n_points:,} rows, got {tight}: {len(canopies):,} canopies "
+                f"with {n_members:,} points in total do not cover them, and exceed the memory"
             )
     starts = np.cumsum([0, *map(len, canopies)])
     return Canopies(np.concatenate(canopies), starts, coordinates[middles], loose_radius)

@@ -110,7 +110,7 @@ class Cluster:
         except killed as error:
             raise ChildProcessError(
                 f"{stage}: {names.get(error.task, error.task)} ended its worker {error.allowed_failures + 1} times, "
-                "and is given up. If memory ran out, n_partitions should be larger; the logs of the workers say more"
+                "and is not run again. If memory ran out, increase n_partitions; see the logs of the workers"
             ) from error
         finally:
             if waiting:
@@ -155,5 +155,7 @@ def connect(client: Any, n_threads: int | None, verbose: int) -> Iterator[Cluste
             client.wait_for_workers(1, timeout=PATIENCE)
         except TimeoutError as error:
             address = client.scheduler.address
-            raise TimeoutError(f"the cluster at {address} must have a worker, but none came in {PATIENCE} s") from error
+            raise TimeoutError(
+                f"the cluster at {address} must have a worker, but none connected within {PATIENCE} s"
+            ) from error
         yield Cluster(client, verbose)

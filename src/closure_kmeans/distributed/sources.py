@@ -134,7 +134,7 @@ def list_files(url: str, column: str | None, options: dict[str, Any]) -> list[Ve
     whole = shared_folder(url.rstrip("/"), options)
     files, path = whole.place()
     if not files.exists(path):
-        raise FileNotFoundError(f"X must be a path of vectors, but there is nothing at '{url}'")
+        raise FileNotFoundError(f"X must be an existing path of vectors, but nothing exists at '{url}'")
     if path.endswith(".zarr") or not files.isdir(path):
         parent, _, name = whole.url.rpartition("/")
         return [VectorFile(replace(whole, url=parent), name, column)]
