@@ -838,8 +838,8 @@ def test_the_command_line(shards, threads, tmp_path):
     ("options", "message"),
     [
         (["--storage", "somewhere"], "--storage and --n-partitions need --client"),
-        (["--client", "local", "--paper"], "--paper is for fits on one machine"),
-        (["--client", "local", "--memory-limit", "1GB"], "--memory-limit is for fits on one machine"),
+        (["--client", "local", "--paper"], "--paper cannot be combined with --client"),
+        (["--client", "local", "--memory-limit", "1GB"], "--memory-limit cannot be combined with --client"),
         (["--client", "local", "--resume"], "--resume needs --storage"),
         (["memory://rows"], "vectors at a URL need --client, got 'memory://rows'"),
     ],
