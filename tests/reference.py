@@ -103,13 +103,6 @@ def squared_distances(X, centers):
     return ((np.asarray(X, np.float64)[:, np.newaxis] - np.asarray(centers, np.float64)) ** 2).sum(axis=2)
 
 
-def keep_nearest(products, norms, first, best, second, choice):
-    """The two smallest scores of each column, those it had included, and where the smallest is."""
-    scores = norms[first : first + len(products), np.newaxis] - 2 * products
-    ordered = np.sort(np.vstack([best, second, scores]), axis=0)
-    return ordered[0], ordered[1], np.where(scores.min(axis=0) < best, first + scores.argmin(axis=0), choice)
-
-
 def search_nearest(X, centers):
     distances = squared_distances(X, centers)
     return distances.argmin(axis=1), distances.min(axis=1)
@@ -126,9 +119,9 @@ def search_cells(rows, cells, n_probes):
     for row in rows:
         chosen = choose_cells(row, cells.middles, n_probes)
         places = np.concatenate([np.arange(cells.starts[cell], cells.starts[cell + 1]) for cell in chosen])
-        places = places[np.argsort(cells.ids[places])]
-        nearest, distance = search_nearest([row], cells.centers[places])
-        labels.append(cells.ids[places[nearest[0]]])
+        places = places[np.argsort(cells.centers.ids[places])]
+        nearest, distance = search_nearest([row], cells.centers.centers[places])
+        labels.append(cells.centers.ids[places[nearest[0]]])
         distances.append(distance[0])
     return np.array(labels), np.array(distances)
 
@@ -139,9 +132,9 @@ def search_several(rows, cells, n_probes, n_nearest):
     for row in rows:
         chosen = choose_cells(row, cells.middles, n_probes)
         places = np.concatenate([np.arange(cells.starts[cell], cells.starts[cell + 1]) for cell in chosen])
-        squares = squared_distances([row], cells.centers[places])[0]
-        nearest = np.lexsort((cells.ids[places], squares))[:n_nearest]
-        labels.append(cells.ids[places[nearest]])
+        squares = squared_distances([row], cells.centers.centers[places])[0]
+        nearest = np.lexsort((cells.centers.ids[places], squares))[:n_nearest]
+        labels.append(cells.centers.ids[places[nearest]])
         distances.append(squares[nearest])
     return np.array(labels), np.array(distances)
 

@@ -460,7 +460,7 @@ def test_an_interrupt_before_there_is_a_state_leaves_nothing(X, monkeypatch):
 def test_an_interrupt_while_rows_without_weight_are_labelled_leaves_the_model_as_it_was(X, monkeypatch):
     model = ClosureKMeans(20, random_state=0).fit(X)
     before = dict(vars(model))
-    monkeypatch.setattr(search, "nearest_centers", interrupt_after(0, search.nearest_centers))
+    monkeypatch.setattr(search, "nearest_of_all", interrupt_after(0, search.nearest_of_all))
     with pytest.raises(KeyboardInterrupt):
         model.set_params(n_clusters=10).fit(X, sample_weight=np.arange(len(X)) % 2)
     assert {name: value is before[name] for name, value in vars(model).items() if name.endswith("_")} == dict.fromkeys(

@@ -98,51 +98,20 @@ def test_a_start_from_many_centers(init):
     assert model.inertia_ == pytest.approx(reference.inertia(X, model.labels_), rel=1e-5)
 
 
-@pytest.mark.parametrize("width", [4, 31, 48])
-def test_sketches_are_no_farther_apart_than_rows(width):
-    """But for rounding; and not much less far, if the directions are those of most variance."""
-    rows = load_sift()[:300].astype(np.float32)
-    directions = np.linalg.eigh(np.cov(rows.T))[1]
-    sketches = cells.sketch(rows, directions[:, :-width:-1])
-    assert (sketches.shape, sketches.dtype) == ((300, width), np.float32)
-    truth, apart = reference.squared_distances(rows, rows), reference.squared_distances(sketches, sketches)
-    assert (apart <= truth * (1 + 1e-5) + 1e-2).all()
-    assert width < 31 or apart.sum() > 0.8 * truth.sum()
-    assert cells.sketch(rows, directions[:, :0]) is rows
-
-
-@pytest.mark.parametrize("n_features", [48, 64, 300])
-def test_sketches_are_used_where_they_pay(n_features):
-    """Not where all directions are alike, nor for a few dimensions, nor in double precision."""
-    rng = np.random.default_rng(0)
-    noise = rng.normal(size=(2000, n_features)).astype(np.float32)
-    flat = (rng.normal(size=(2000, 8)) @ rng.normal(size=(8, n_features)) + 0.01 * noise).astype(np.float32)
-    assert cells.choose_axes(flat).shape == (n_features, 31)
-    for centers in (noise, noise[:1], flat[:, :32], flat.astype(np.float64)):
-        assert cells.choose_axes(centers).shape == (centers.shape[1], 0)
-    assert cells.choose_axes(load_sift()[:3000].astype(np.float32)).shape[1] + 1 in cells.SKETCH_WIDTHS
-    axes = cells.choose_axes(np.ones((500, n_features), np.float32))
-    np.testing.assert_allclose(axes.T @ axes, np.eye(axes.shape[1]), atol=1e-12)
-
-
 @pytest.mark.usefixtures("many_centers")
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
-def test_sketches_change_nothing_but_the_time(fitted, monkeypatch, n_threads):
+def test_threads_change_nothing(fitted, n_threads):
+    """Also for rows unlike those of the fit."""
     rows = np.concatenate([load_sift()[10_000:16_000], np.zeros((9, 128), np.uint8), load_sift()[:300, ::-1]])
+    expected = fitted.center_index_.nearest(rows)
     model = pickle.loads(pickle.dumps(fitted)).set_params(n_threads=n_threads)
-    labels, distances = model.center_index_.nearest(rows)
-    assert 0 < model.center_index_.pack()[0]["cells.axes"].shape[1] < 127
-    monkeypatch.setattr(cells, "choose_axes", lambda centers: np.empty((centers.shape[1], 0)))
-    other = without_cells(fitted)
-    other.center_index_.n_probes = model.center_index_.n_probes
-    np.testing.assert_array_equal(other.center_index_.nearest(rows), (labels, distances))
-    assert other.center_index_.pack()[0]["cells.axes"].shape[1] == 0
+    for some in (slice(None), slice(7), slice(700)):
+        np.testing.assert_array_equal(model.center_index_.nearest(rows[some]), [found[some] for found in expected])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("noise", [0, 1e-9, 1e-3])
 def test_centers_in_few_dimensions_and_rows_that_are_not(dtype, noise):
-    """What is left of the centres beside the directions of their sketches is next to nothing, or nothing."""
     rng = np.random.default_rng(0)
     directions = rng.normal(size=(16, 64))
     centers, rows = ((rng.normal(size=(n, 16)) @ directions) for n in (1000, 300))
@@ -152,7 +121,6 @@ def test_centers_in_few_dimensions_and_rows_that_are_not(dtype, noise):
     with Threads(2) as threads:
         grouped = cells.group_centers(np.zeros(64, dtype), centers, threads)
         labels, distances = cells.visit_nearest(rows, grouped, len(grouped.middles), threads)
-    assert (grouped.sketches.shape[1] < 64) == (dtype == np.float32)
     expected, truth = reference.search_nearest(rows, centers)
     np.testing.assert_array_equal(labels, expected)
     np.testing.assert_allclose(distances, truth, rtol=1e-6)
@@ -160,25 +128,14 @@ def test_centers_in_few_dimensions_and_rows_that_are_not(dtype, noise):
 
 @pytest.mark.parametrize("limit", [500, 1000])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
-def test_an_exact_search_by_sketches(fitted, monkeypatch, limit, dtype):
-    """Of so many rows that cells are built for it, be the centres few or many."""
+def test_an_exact_search_builds_no_cells(fitted, monkeypatch, limit, dtype):
     monkeypatch.setattr(search, "MANY_CENTERS", limit)
-    monkeypatch.setattr(search, "SOME_CENTERS", 100)
-    monkeypatch.setattr(cells, "VISITS_PER_SEARCH", 20_000)
+    monkeypatch.setattr(search, "group_centers", None)
     rows = load_sift()[10_000:13_000].astype(dtype)
     expected, distances = reference.search_nearest(rows, fitted.cluster_centers_)
-    index = without_cells(fitted).center_index_
-    built = []
-    group = cells.group_centers
-    monkeypatch.setattr(search, "group_centers", lambda *arguments: built.append(1) or group(*arguments))
-    np.testing.assert_array_equal(index.nearest(rows, exact=True)[0], expected)
-    assert not built
-    monkeypatch.setattr(search, "MANY_ROWS", 3000)
-    for n_rows in (3000, 7):  # cells are built; they are there
-        found, apart = index.nearest(rows[:n_rows], exact=True)
-        np.testing.assert_array_equal(found, expected[:n_rows])
-        np.testing.assert_allclose(apart, distances[:n_rows], rtol=1e-6)
-        assert len(built) == 1
+    found, apart = without_cells(fitted).center_index_.nearest(rows, exact=True)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(apart, distances, rtol=1e-6)
 
 
 @pytest.mark.parametrize("with_sample", [True, False])
@@ -256,6 +213,12 @@ def test_bad_rows():
                 search_rows(rows)
     with pytest.raises(ValueError, match="sample must have 3 features like the centres, got 2"):
         CenterIndex(np.eye(3), sample=np.zeros((5, 2)))
+    for value, message in (
+        (np.nan, "sample must not contain NaN or infinity, but row 1 does"),
+        (1e30, "the squares of the values of sample must not overflow float32, but row 1 holds 1e[+]30"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CenterIndex(np.eye(3), sample=np.float32([[0, 0, 0], [value, 0, 0]]))
     with pytest.raises(ValueError, match="n_threads must be at least 1, got 0"):
         CenterIndex(np.eye(3), n_threads=0)
 

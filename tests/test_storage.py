@@ -161,7 +161,6 @@ def test_models_of_many_clusters(rows, path, monkeypatch):
         ({"arrays": {"cells.ids": np.arange(299, dtype=np.int32)}}, "all 300 centres must be grouped into cells"),
         ({"arrays": {"cells.starts": np.arange(35)[::-1].copy()}}, "all 300 centres must be grouped into cells"),
         ({"arrays": {"cells.middles": np.full((34, 8), np.nan, np.float32)}}, "must be grouped into cells"),
-        ({"arrays": {"cells.axes": np.ones((8, 3))}}, "all 300 centres must be grouped into cells"),
     ):
         saved.save(path)
         with pytest.raises(FileFormatError, match=message):

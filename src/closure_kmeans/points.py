@@ -167,17 +167,17 @@ def check_weights(weights: NDArray[Any], norms: NDArray[Any]) -> None:
         )
 
 
-def check_values(X: NDArray[Any], derived: NDArray[Any], first: int = 0) -> None:
+def check_values(X: NDArray[Any], derived: NDArray[Any], first: int = 0, name: str = "X") -> None:
     """Raise if a value ``derived`` from each row is not finite: a row or its square is not. ``first`` is its number."""
     if np.isfinite(derived).all():
         return
     largest = np.array([np.abs(row.astype(derived.dtype)).max() for row in X])
     finite = np.isfinite(largest)
     if not finite.all():
-        raise ValueError(f"X must not contain NaN or infinity, but row {first + np.flatnonzero(~finite)[0]} does")
+        raise ValueError(f"{name} must not contain NaN or infinity, but row {first + np.flatnonzero(~finite)[0]} does")
     row = int(largest.argmax())
     raise ValueError(
-        f"the squares of the values of X must not overflow {derived.dtype}, "
+        f"the squares of the values of {name} must not overflow {derived.dtype}, "
         f"but row {first + row} holds {largest[row]:.6g}: "
         "scale the data" + (" or pass float64" if derived.dtype == np.float32 else "")
     )

@@ -2,9 +2,8 @@
 
 Up to some thousands of centres the search compares a row with all of them. Beyond, the centres are grouped into cells
 by the library's own k-means, and a row is compared with the centres in the cells nearest to it; how many cells are
-needed is measured on a sample of rows. Sketches, a few numbers for each centre, rule most of these centres out, which
-changes nothing but the time; with many rows an exhaustive search visits all cells that way. The result is a pure
-function of each row.
+needed is measured on a sample of rows. Rows and centres rounded to bytes rule most centres out, which changes nothing
+but the time. The result is a pure function of each row.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from closure_kmeans import validation as check
 from closure_kmeans.cells import (
     GROUPING,
-    SKETCH_WIDTHS,
     Cells,
     check_grouping,
     count_cells,
@@ -28,15 +26,20 @@ from closure_kmeans.cells import (
     visit_nearest,
     visit_several,
 )
-from closure_kmeans.nearest import SAMPLE_ROWS, nearest_centers, several_nearest_centers
+from closure_kmeans.nearest import (
+    SAMPLE_ROWS,
+    RoundedCenters,
+    nearest_centers,
+    nearest_of_all,
+    round_centers,
+    several_nearest_centers,
+)
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import precision, shifted
 from closure_kmeans.trees import grow_partition
 
 # Centres above which a row is compared with some cells of them only.
 MANY_CENTERS = 10_000
-# From this many rows and centres on, building cells pays off even for an exact search, which visits all of them.
-MANY_ROWS, SOME_CENTERS = 20_000, 2000
 # Trees, and centres in a leaf, that find the closest other of nearly all centres.
 N_TREES, TREE_LEAF_SIZE = 6, 128
 # Prefix of the names of the arrays of cells in a file.
@@ -90,6 +93,7 @@ class CenterIndex:
         self._offset = offset  # subtracted from rows and centres; by default the mean of the centres
         self._grouping: list[NDArray[Any]] | None = None  # of the cells in the precision of the centres
         self._cells: dict[type[np.floating[Any]], Cells] = {}
+        self._rounded: dict[type[np.floating[Any]], tuple[NDArray[Any], RoundedCenters]] = {}  # with the offset
 
     @classmethod
     def of(
@@ -150,12 +154,8 @@ class CenterIndex:
             dtype = precision(rows.dtype)
             if len(self.centers) > MANY_CENTERS and not exact:
                 return visit_nearest(rows, self.grouped(dtype, threads), self._count_probes(threads), threads)
-            if dtype in self._cells or (len(rows) >= MANY_ROWS and len(self.centers) >= SOME_CENTERS):
-                cells = self.grouped(dtype, threads)
-                if cells.axes.shape[1] > 0:  # without sketches, cells are no help
-                    return visit_nearest(rows, cells, len(cells.middles), threads)
-            offset, centers = self.relative(dtype)
-            return nearest_centers(rows, centers, offset, threads)
+            offset, rounded = self.rounded(dtype)
+            return nearest_of_all(rows, rounded, offset, threads)
 
     def find_several(self, rows: NDArray[Any], n_nearest: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """``search`` without checks."""
@@ -175,6 +175,14 @@ class CenterIndex:
         offset = centers.mean(axis=0) if self._offset is None else self._offset.astype(centers.dtype)
         return offset, centers - offset
 
+    def rounded(self, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], RoundedCenters]:
+        """The offset, and all centres in bytes, in a precision."""
+        if dtype not in self._rounded:
+            offset, centers = self.relative(dtype)
+            ids = np.arange(len(centers), dtype=np.int32)
+            self._rounded[dtype] = offset, round_centers(centers, ids)
+        return self._rounded[dtype]
+
     def grouped(self, dtype: type[np.floating[Any]], threads: Threads) -> Cells:
         """The cells in a precision."""
         if dtype not in self._cells:
@@ -185,7 +193,7 @@ class CenterIndex:
             else:
                 self._cells[dtype] = group_centers(offset, centers, threads)
                 if is_own:
-                    self._grouping = [getattr(self._cells[dtype], name) for name in GROUPING]
+                    self._grouping = self._cells[dtype].grouping
         return self._cells[dtype]
 
     def _count_probes(self, threads: Threads) -> int:
@@ -252,7 +260,7 @@ def index_size(n_centers: int, n_features: int, width: int) -> int:
     if n_centers <= MANY_CENTERS:
         return 0
     n_cells = count_cells(n_centers)
-    return 4 * n_centers + 8 * (n_cells + 1) + n_cells * n_features * width + 8 * n_features * SKETCH_WIDTHS[-1]
+    return 4 * n_centers + 8 * (n_cells + 1) + n_cells * n_features * width
 
 
 def closest_distances(centers: NDArray[Any], threads: Threads) -> NDArray[np.float64]:

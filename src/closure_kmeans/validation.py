@@ -127,7 +127,7 @@ def native(X: ArrayLike) -> ArrayLike:
     return X
 
 
-def new_rows(X: NDArray[Any], center: NDArray[Any], first: int = 0) -> None:
+def new_rows(X: NDArray[Any], center: NDArray[Any], first: int = 0, name: str = "X") -> None:
     """New rows must be finite, and so must their squared distances to a centre, in the precision of their dtype.
 
     ``first`` is the number of the first one, for errors.
@@ -144,7 +144,7 @@ def new_rows(X: NDArray[Any], center: NDArray[Any], first: int = 0) -> None:
         elif X.dtype.kind == "f":  # float16: no square of it overflows
             total = X.sum(dtype=np.float64)
         if not np.isfinite(2 * (total + np.einsum("i,i", center, center))):
-            check_values(X, squares_to(X, center), first)
+            check_values(X, squares_to(X, center), first, name)
 
 
 def n_bytes(name: str, value: object) -> int:
@@ -265,7 +265,7 @@ def vectors(name: str, value: ArrayLike, centers: NDArray[Any]) -> NDArray[Any]:
     found = side_by_side(check_array(native(rows(value)), dtype=DTYPES, ensure_all_finite=False, input_name=name))
     if found.shape[1] != centers.shape[1]:
         raise ValueError(f"{name} must have {centers.shape[1]} features like the centres, got {found.shape[1]}")
-    new_rows(found, centers[0])
+    new_rows(found, centers[0], name=name)
     return found
 
 

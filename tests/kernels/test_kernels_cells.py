@@ -7,10 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small import both_precisions, make_labels
 
-from closure_kmeans.cells import Cells, choose_cells, sketch
+from closure_kmeans.cells import Cells
+from closure_kmeans.cells import search_cells as search_some_cells
 from closure_kmeans.clusters import group_by_label
 from closure_kmeans.kernels import cells as cell_kernels
+from closure_kmeans.kernels import nearest as nearest_kernels
 from closure_kmeans.kernels.rows import SLACK
+from closure_kmeans.nearest import round_centers
+from closure_kmeans.parallel import Threads
 
 pytestmark = pytest.mark.kernels
 
@@ -40,55 +44,34 @@ def test_take_nearest_at_the_edge_of_the_slack():
     assert take(np.zeros(1, np.float32), np.sqrt(scores)[:, np.newaxis], scores, slack, 21) == list(range(21))
 
 
-def make_cells(rng, dtype, k=40, n_cells=7, d=3, whole=False, scale=1, n_axes=0):
+def make_cells(rng, dtype, k=40, n_cells=7, d=3, whole=False, scale=1):
     centers = (rng.integers(0, 4, (k, d)) if whole else rng.normal(0, scale, (k, d))).astype(dtype)
     labels = make_labels(rng, k, n_cells)
     members, starts = group_by_label(labels, n_cells)
     middles = np.array([centers[labels == cell].mean(axis=0) for cell in range(n_cells)], dtype)
-    centers, axes = centers[members], np.linalg.qr(rng.normal(size=(d, d)))[0][:, :n_axes]
-    sketches = sketch(centers, axes)
-    norms = [(array**2).sum(axis=1) for array in (middles, sketches)]
-    return Cells(np.zeros(d, dtype), centers, members, starts, middles, norms[0], axes, sketches, norms[1])
+    rounded = round_centers(centers[members], members)
+    return Cells(np.zeros(d, dtype), rounded, starts, middles, (middles**2).sum(axis=1))
 
 
-def search_cells(rows, cells, n_probes, parts=((0, 7),)):
-    """Labels and distances by the kernels of the search, with ranges out of order, and cells in several parts."""
+def search_cells(rows, cells, n_probes, n_threads=1):
+    """Labels and distances by the kernels of the search, in blocks of unequal length."""
     n = len(rows)
-    ranges = ((n - 1, n), (n // 9, n - 1), (0, n // 9))
-    chosen = np.full((n, n_probes), -1, np.int32)
-    sketches = sketch(rows, cells.axes)
-    nearest = np.empty(n, np.int32)
-    known, offsets = np.empty((2, n))
-    for first, last in ranges:
-        choose_cells(rows[first:last], cells, chosen[first:last])
-        largest = cells.sketch_norms.max()
-        out = chosen, nearest, known, offsets, first, last
-        cell_kernels.bound_rows(rows, sketches, cells.centers, cells.starts, largest, *out)
-    for row, own, begin, distance in zip(rows, chosen, nearest, known, strict=True):
-        assert sorted(own) == sorted(reference.choose_cells(row, cells.middles, n_probes))
-        assert cells.starts[own[0]] <= begin < cells.starts[own[0] + 1]
-        assert distance == pytest.approx(reference.squared_distances([row], cells.centers[[begin]])[0, 0])
-    visits, starts = group_by_label(chosen.ravel(), len(cells.middles))
-    best, choice = (np.tile(begin, (len(parts), 1)) for begin in (known, nearest))
-    for part, (first, last) in enumerate(parts):
-        out = best[part], choice[part], cell_kernels.visit_memory(cells.sketches)
-        cell_kernels.visit_cells(rows, sketches, cells, visits // n_probes, starts, offsets, *out, first, last)
     labels, distances = np.empty(n, np.int32), np.empty(n)
-    for first, last in ranges:
-        cell_kernels.settle_rows(cells.ids, best, choice, labels, distances, first, last)
+    with Threads(n_threads) as threads:
+        for some in (slice(n - 1, n), slice(2, n - 1), slice(0, 2)):
+            search_some_cells(rows[some], cells, n_probes, labels[some], distances[some], threads)
     return labels, distances
 
 
 @both_precisions
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("n_probes", [1, 3, 7])
-@pytest.mark.parametrize("parts", [((0, 7),), ((0, 2), (2, 6), (6, 7))])
-@pytest.mark.parametrize("n_axes", [0, 1, 2])
-def test_search_cells(dtype, whole, n_probes, parts, n_axes):
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_search_cells(dtype, whole, n_probes, n_threads):
     rng = np.random.default_rng(0)
-    cells = make_cells(rng, dtype, whole=whole, n_axes=n_axes)
+    cells = make_cells(rng, dtype, whole=whole)
     rows = (rng.integers(0, 4, (270, 3)) if whole else rng.normal(size=(270, 3))).astype(dtype)
-    labels, distances = search_cells(rows, cells, n_probes, parts)
+    labels, distances = search_cells(rows, cells, n_probes, n_threads)
     expected_labels, expected_distances = reference.search_cells(rows, cells, n_probes)
     np.testing.assert_array_equal(labels, expected_labels)
     np.testing.assert_allclose(distances, expected_distances, rtol=1e-12)
@@ -118,7 +101,7 @@ def test_search_several(dtype, whole, n_probes, n_nearest):
 def test_is_nearer(best, choice):
     """A centre at distance 4, which is of the second lowest id."""
     ids = np.array([3, 5, 9], np.int32)
-    assert cell_kernels.is_nearer(4.0, 1, best, choice, ids) == ((best, ids[choice]) > (4.0, 5))
+    assert nearest_kernels.is_nearer(4.0, 1, best, choice, ids) == ((best, ids[choice]) > (4.0, 5))
 
 
 @pytest.mark.parametrize("d", [64, 384])
@@ -127,10 +110,10 @@ def test_search_cells_where_all_is_rounded_the_same_way(d):
     rng = np.random.default_rng(0)
     for value in rng.uniform(0.5, 1, 5):
         cells = make_cells(rng, np.float32, k=120, d=d)
-        cells.centers[:] = value * rng.choice([-1, 1], (120, d))
-        cells.sketch_norms[:] = (cells.sketches**2).sum(axis=1)
-        labels, distances = search_cells(cells.centers.copy(), cells, 7)
-        np.testing.assert_array_equal(labels, cells.ids)
+        centers = (value * rng.choice([-1, 1], (120, d))).astype(np.float32)
+        cells = cells._replace(centers=round_centers(centers, cells.centers.ids))
+        labels, distances = search_cells(centers.copy(), cells, 7)
+        np.testing.assert_array_equal(labels, cells.centers.ids)
         assert (distances == 0).all()
 
 
@@ -138,25 +121,23 @@ def test_search_cells_where_all_is_rounded_the_same_way(d):
 def test_insert_nearest(pairs):
     labels, distances = np.full(4, -1, np.int32), np.full(4, np.inf)
     for distance, label in pairs:
-        cell_kernels.insert_nearest(float(distance), label, labels, distances)
+        nearest_kernels.insert_nearest(float(distance), label, labels, distances)
     expected = sorted(pairs)[:4]
     assert list(zip(distances, labels, strict=True))[: len(expected)] == expected
     assert (labels[len(expected) :] == -1).all()
 
 
 @pytest.mark.parametrize("scale", [1e-22, 1e-30, 1e-37, 1e-42])
-@pytest.mark.parametrize("n_axes", [0, 2])
-def test_search_cells_where_products_are_zero(scale, n_axes):
+def test_search_cells_where_products_are_zero(scale):
     rng = np.random.default_rng(0)
-    cells = make_cells(rng, np.float32, scale=scale, n_axes=n_axes)
+    cells = make_cells(rng, np.float32, scale=scale)
     rows = (scale * rng.normal(size=(50, 3))).astype(np.float32)
     np.testing.assert_array_equal(search_cells(rows, cells, 3)[0], reference.search_cells(rows, cells, 3)[0])
 
 
 @pytest.mark.parametrize("value", [3e38, -3e38])
-@pytest.mark.parametrize("n_axes", [0, 2])
-def test_search_cells_where_products_overflow(value, n_axes):
-    cells = make_cells(np.random.default_rng(0), np.float32, scale=1000, n_axes=n_axes)
+def test_search_cells_where_products_overflow(value):
+    cells = make_cells(np.random.default_rng(0), np.float32, scale=1000)
     rows = np.full((5, 3), value, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):  # they are raised with the JIT off only
         labels, _ = search_cells(rows, cells, 2)

@@ -3,25 +3,100 @@
 import numpy as np
 import pytest
 import reference
+from hypothesis import given
+from hypothesis import strategies as st
+from numba import njit
 from small import both_precisions
 
 from closure_kmeans.kernels import nearest as nearest_kernels
-from closure_kmeans.nearest import nearest_centers
+from closure_kmeans.kernels.simd import NEAR_ROWS, VECTOR_BYTES, near_tile
+from closure_kmeans.nearest import byte_levels, nearest_centers, round_centers, round_rows, round_vectors
 from closure_kmeans.parallel import Threads
 
 pytestmark = pytest.mark.kernels
 
 
+vectors = st.tuples(
+    st.integers(0, 9999),
+    st.sampled_from([1, 2, 3, 4, 5, 31, 130]),
+    st.sampled_from([0.0, 1.0, 1e4]),
+    st.sampled_from([1.0, 1e-3, 1e-20, 1e-40, 1e15, 3e37]),
+    st.sampled_from(["normal", "heavy", "whole", "zero", "one large"]),
+)
+
+
+def draw(rng, dtype, n, d, offset, scale, kind):
+    """Finite rows of one kind."""
+    rows = {
+        "normal": lambda: rng.normal(size=(n, d)),
+        "heavy": lambda: rng.standard_t(1.5, size=(n, d)),
+        "whole": lambda: rng.integers(-2, 3, (n, d)).astype(float),
+        "zero": lambda: np.zeros((n, d)),
+        "one large": lambda: rng.normal(size=(n, d)) * np.append(1000, np.ones(d - 1)),
+    }[kind]()
+    largest = np.finfo(dtype).max
+    return ((offset + rows) * scale).clip(-largest, largest).astype(dtype)
+
+
+@njit
+def compiled_near_tile(codes, first, facts, panel, shifts, facts_of_rows, bits):
+    near_tile(codes, first, facts, panel, shifts, facts_of_rows, bits)
+
+
 @both_precisions
-def test_keep_nearest(dtype):
-    rng = np.random.default_rng(0)
-    products, norms = rng.normal(size=(7, 5)).astype(dtype), rng.random(20).astype(dtype)
-    best, second, choice = np.full(5, -0.5, dtype), np.full(5, 0.5, dtype), np.zeros(5, np.int32)
-    expected = reference.keep_nearest(products, norms, 4, best, second, choice)
-    nearest_kernels.keep_nearest(products, norms, 4, best, second, choice)
-    for actual, wanted in zip((best, second, choice), expected, strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=1e-6)
-    assert 0 < np.count_nonzero(choice) < 5
+@given(vectors, vectors)
+def test_no_centre_is_ruled_out_that_is_near(dtype, of_rows, of_centers):
+    """With the distance of a row and a centre as the limit, the lower bound never exceeds the limit."""
+    rng = np.random.default_rng(of_rows[0])
+    lanes, d = VECTOR_BYTES // 4, of_rows[1]
+    rows, centers = draw(rng, dtype, lanes, *of_rows[1:]), draw(rng, dtype, 2 * NEAR_ROWS, d, *of_centers[2:])
+    n_close = min(lanes, NEAR_ROWS)
+    centers[:n_close] = rows[:n_close] * dtype(0.999999)
+    with np.errstate(over="ignore"):  # it is raised with the JIT off only
+        rounded = round_centers(centers, np.arange(len(centers), dtype=np.int32))
+        some = round_rows(rows, rounded)
+    squares = reference.squared_distances(rows, centers)
+    memory = nearest_kernels.panel_memory(some.codes.shape[1])
+    for j, first in enumerate([*range(NEAR_ROWS), *[NEAR_ROWS] * NEAR_ROWS]):
+        with np.errstate(over="ignore", invalid="ignore"):
+            memory.facts[:3], memory.facts[3] = some.facts.T, squares[:, j] + some.offsets
+        compiled_near_tile(
+            rounded.codes, first, rounded.facts, some.codes.T.copy(), some.shifts, memory.facts, memory.bits
+        )
+        assert memory.bits[j - first] == (1 << lanes) - 1
+
+
+@both_precisions
+@given(vectors)
+def test_round_to_bytes(dtype, kind):
+    """Vectors are multiples of a step, and the error is what they are not."""
+    rows = draw(np.random.default_rng(kind[0]), dtype, 9, *kind[1:])
+    with np.errstate(over="ignore"):  # it is raised with the JIT off only
+        codes, totals, steps, norms, errors = round_vectors(rows, 100, 2)
+    assert (codes.shape[0], codes.shape[1] % 4, np.abs(codes[:9]).max() <= 100) == (11, 0, True)
+    assert not codes[9:].any()
+    assert not codes[:, rows.shape[1] :].any()
+    np.testing.assert_array_equal(totals, codes[:9].sum(axis=1))
+    precise, eps = rows.astype(np.float64), np.finfo(dtype).eps
+    with np.errstate(over="ignore"):
+        squares = (precise**2).sum(axis=1)
+    fits = squares < np.finfo(dtype).max * 0.9
+    tiny = 1e-300 if dtype == np.float64 else 1e-37
+    np.testing.assert_allclose(norms[fits], squares[fits], rtol=1e-5, atol=tiny)
+    left = ((precise - codes[:9, : rows.shape[1]] * steps[:, np.newaxis]) ** 2).sum(axis=1)
+    off_by = np.abs(np.sqrt(errors[fits]) - np.sqrt(left[fits]))
+    assert (off_by <= 1e-4 * np.sqrt(left[fits]) + 2 * eps * np.sqrt(squares[fits]) + np.sqrt(tiny)).all()
+    assert (np.sqrt(left) <= 0.011 * np.sqrt(rows.shape[1] * squares) + 1e-37 + eps)[
+        fits & (squares > 1e-60) & (squares < 1e76)
+    ].all()
+    assert not codes[:9][np.isinf(norms)].any()
+
+
+@pytest.mark.parametrize("n_features", [1, 66_000, 200_000])
+def test_products_of_bytes_fit_into_32_bits(n_features):
+    levels = byte_levels(np.empty((0, n_features)), 127)
+    assert 2 * levels * levels * n_features <= 2**31
+    assert levels == 127 or 2 * (levels + 1) ** 2 * n_features > 2**31
 
 
 def search(rows, centers):
@@ -30,9 +105,8 @@ def search(rows, centers):
 
 
 @both_precisions
-@pytest.mark.parametrize(("n", "k", "d"), [(1, 1, 1), (300, 3, 4), (30, 600, 2), (270, 520, 1)])
+@pytest.mark.parametrize(("n", "k", "d"), [(1, 1, 1), (300, 3, 4), (30, 600, 2), (270, 520, 1), (600, 300, 40)])
 def test_search_nearest(dtype, n, k, d):
-    """In one product and in several."""
     rng = np.random.default_rng(0)
     rows, centers = rng.normal(size=(n, d)).astype(dtype), rng.normal(size=(k, d)).astype(dtype)
     labels, distances = search(rows, centers)

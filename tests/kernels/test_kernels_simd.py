@@ -11,7 +11,20 @@ from small import (
     both_precisions,
 )
 
-from closure_kmeans.kernels.simd import FEATURES, TILE_ROWS, VECTOR_BYTES, near_tile, score_tile, take_lowest, turn_rows
+from closure_kmeans.kernels.simd import (
+    CENTER_LEVELS,
+    FEATURES,
+    NEAR_ROWS,
+    ROW_LEVELS,
+    SUMS_FOURS,
+    SUMS_PAIRS,
+    TILE_ROWS,
+    VECTOR_BYTES,
+    near_tile,
+    score_tile,
+    take_lowest,
+    turn_rows,
+)
 
 pytestmark = pytest.mark.kernels
 
@@ -48,37 +61,42 @@ def compiled_score_tile(rows, norms, own, panel, center_norms, factors, first, b
     score_tile(rows, norms, own, panel, center_norms, factors, first, best, choice, stays)
 
 
-@both_precisions
-def test_near_tile(dtype):
+@pytest.mark.parametrize(("n_words", "first"), [(1, 0), (2, 5), (33, NEAR_ROWS)])
+def test_near_tile(n_words, first):
     """What compiled code does is what the function says, wherever a tile is, with ties and with what overflows."""
     rng = np.random.default_rng(0)
-    lanes = VECTOR_BYTES // np.dtype(dtype).itemsize
-    for d, first in ((1, 0), (2, 5), (7, TILE_ROWS)):
-        centers = rng.integers(-3, 4, (2 * TILE_ROWS, d)).astype(dtype)
-        panel = rng.integers(-3, 4, (d, lanes)).astype(dtype)
-        norms = (centers[first : first + TILE_ROWS] ** 2).sum(axis=1)
-        norms[-3:] = np.inf, np.nan, -np.inf
-        # What any number has to do with a limit, and what infinity, NaN and minus infinity have.
-        for limit, number, special in (
-            (-np.inf, [0], [0, 1, 1]),
-            (np.inf, [1], [1, 1, 1]),
-            (np.nan, [1], [1, 1, 1]),
-            (0.0, [0, 1], [0, 1, 1]),
-        ):
-            limits = np.full(lanes, limit, dtype) + rng.integers(-9, 9, lanes).astype(dtype)
-            ours, theirs = np.empty((2, TILE_ROWS), np.int32)
-            compiled_near_tile(centers, first, norms, panel, limits, ours)
-            unwrap(near_tile)(centers, first, norms, panel, limits, theirs)
-            np.testing.assert_array_equal(ours, theirs)
-            bits = ours[:, np.newaxis] >> np.arange(lanes) & 1
-            assert set(bits[:-3].ravel()) <= set(number)
-            np.testing.assert_array_equal(bits[-3:], np.repeat(special, lanes).reshape(3, lanes))
-            assert (ours < 1 << lanes).all()
+    lanes = VECTOR_BYTES // 4
+    unsigned = rng.integers(0, 2 * CENTER_LEVELS + 1, (2 * NEAR_ROWS, 4 * n_words)).astype(np.uint8)
+    signed = rng.integers(-ROW_LEVELS, ROW_LEVELS + 1, (lanes, 4 * n_words)).astype(np.int8)
+    signed[0], unsigned[first] = -ROW_LEVELS, 2 * CENTER_LEVELS  # the largest product
+    codes, panel = unsigned.view(np.int32), np.ascontiguousarray(signed.view(np.int32).T)
+    shifts = rng.integers(-1000, 1000, lanes).astype(np.int32)
+    facts = rng.integers(-9, 9, (2 * NEAR_ROWS, 4)).astype(np.float32)
+    facts[:, 0] = rng.choice([-1, 1], len(facts))
+    facts[first + NEAR_ROWS - 3 : first + NEAR_ROWS, 1] = np.inf, np.nan, -np.inf
+    facts_of_rows = rng.integers(1, 9, (4, lanes)).astype(np.float32)
+    middle = signed.astype(int) @ unsigned[first].astype(int)
+    # What any number has to do with a limit, and what infinity, NaN and minus infinity have.
+    for limits, number, special in (
+        (-np.inf, [0], [0, 1, 1]),
+        (np.inf, [1], [1, 1, 1]),
+        (np.nan, [1], [1, 1, 1]),
+        (facts[first, 0] * facts_of_rows[0] * (middle + shifts), [0, 1], [0, 1, 1]),
+    ):
+        facts_of_rows[3] = limits
+        ours, theirs = np.empty((2, NEAR_ROWS), np.int32)
+        compiled_near_tile(codes, first, facts, panel, shifts, facts_of_rows, ours)
+        unwrap(near_tile)(codes, first, facts, panel, shifts, facts_of_rows, theirs)
+        np.testing.assert_array_equal(ours, theirs)
+        bits = ours[:, np.newaxis] >> np.arange(lanes) & 1
+        assert set(bits[:-3].ravel()) <= set(number)
+        np.testing.assert_array_equal(bits[-3:], np.repeat(special, lanes).reshape(3, lanes))
+        assert (ours < 1 << lanes).all()
 
 
 @njit
-def compiled_near_tile(centers, first, norms, panel, limits, bits):
-    near_tile(centers, first, norms, panel, limits, bits)
+def compiled_near_tile(codes, first, facts, panel, shifts, facts_of_rows, bits):
+    near_tile(codes, first, facts, panel, shifts, facts_of_rows, bits)
 
 
 @both_precisions
@@ -125,8 +143,10 @@ def compiled_turn_rows(rows, panel):
 def test_instructions_of_the_processor():
     """Code has the vectors and the multiply-add of the processor that it is compiled for, and nothing beyond."""
     assert {"haswell": 32, "nehalem": 16}.get(config.CPU_NAME, VECTOR_BYTES) == VECTOR_BYTES
-    test_near_tile(np.float32)
-    code = "".join(compiled_near_tile.inspect_asm().values())
+    test_near_tile(2, 5)
+    test_score_tile(np.float32, 1)
+    code = "".join("".join(compiled.inspect_asm().values()) for compiled in (compiled_near_tile, compiled_score_tile))
     registers = {64: "%zmm", 32: "%ymm", 16: "%xmm"}
     assert max(width for width, register in registers.items() if register in code) == VECTOR_BYTES
     assert ("vfmadd" in code or "vfnmadd" in code) == ("+fma" in FEATURES)
+    assert ("vpdpbusd" in code, "vpmaddubsw" in code) == (SUMS_FOURS, SUMS_PAIRS and not SUMS_FOURS)

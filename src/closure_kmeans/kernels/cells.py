@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from closure_kmeans.cache import kernel, part
-from closure_kmeans.kernels.nearest import TINY, insert_nearest, plain_distance, rounding, squared_distance
+from closure_kmeans.kernels.nearest import insert_nearest, rounding, squared_distance
 from closure_kmeans.kernels.rows import SLACK, epsilon
-from closure_kmeans.kernels.simd import TILE_ROWS, VECTOR_BYTES, Array, near_tile, turn_rows
+from closure_kmeans.kernels.simd import Array
 from closure_kmeans.kernels.trees import RankMemory, rank_memory, select_rank
 
 if TYPE_CHECKING:
@@ -24,35 +24,10 @@ class ChoiceMemory(NamedTuple):
     distances: Array  # (n_cells,) to their middles
 
 
-class VisitMemory(NamedTuple):
-    """Memory for the rows of one panel that visit a cell."""
-
-    loaded: Array  # (lanes, m) sketches on their way into the panel
-    panel: Array  # (m, lanes)
-    limits: Array  # (lanes,)
-    norms: Array  # (TILE_ROWS,) squared, of the sketches of a tile of centres
-    bits: Array  # (TILE_ROWS,)
-    last_tile: Array  # (TILE_ROWS, m)
-
-
 def choice_memory(middles: Array) -> ChoiceMemory:
     """Memory for choosing among the cells of given middles."""
     n_cells = len(middles)
     return ChoiceMemory(rank_memory(n_cells, middles.dtype), np.empty(n_cells, np.int32), np.empty(n_cells))
-
-
-def visit_memory(sketches: Array) -> VisitMemory:
-    """Memory for visits of cells whose centres have such sketches."""
-    width, dtype = sketches.shape[1], sketches.dtype
-    lanes = VECTOR_BYTES // dtype.itemsize
-    return VisitMemory(
-        loaded=np.zeros((lanes, width), dtype),
-        panel=np.empty((width, lanes), dtype),
-        limits=np.empty(lanes, dtype),
-        norms=np.zeros(TILE_ROWS, dtype),
-        bits=np.empty(TILE_ROWS, np.int32),
-        last_tile=np.zeros((TILE_ROWS, width), dtype),
-    )
 
 
 @kernel
@@ -101,121 +76,6 @@ def take_nearest(row: Array, middles: Array, scores: Array, slack: Any, chosen: 
 
 
 @kernel
-def bound_rows(
-    rows: Array,
-    sketches: Array,
-    centers: Array,
-    starts: Array,
-    largest_norm: Any,
-    chosen: Array,
-    nearest: Array,
-    distances: Array,
-    offsets: Array,
-    first: int,
-    last: int,
-) -> None:
-    """Upper bound for rows ``first <= row < last``: the nearest centre in the nearest cell, and its squared distance.
-
-    A centre can be ruled out if the score of its sketch exceeds the bound plus the row's offset. ``largest_norm`` is
-    that of the sketches of the centres, squared.
-    """
-    for i in range(first, last):
-        begin, end = starts[chosen[i, 0]], starts[chosen[i, 0] + 1]
-        lowest = np.inf
-        nearest[i] = begin
-        for j in range(begin, end):
-            distance = plain_distance(rows[i], centers[j])
-            if distance < lowest:
-                nearest[i], lowest = j, distance
-        distances[i] = squared_distance(rows[i], centers[nearest[i]])
-        norm = rows.dtype.type(0)
-        for t in range(sketches.shape[1]):
-            norm += sketches[i, t] * sketches[i, t]
-        offsets[i] = rounding(sketches[i], largest_norm) - norm
-
-
-@kernel
-def visit_cells(
-    rows: Array,
-    sketches: Array,
-    cells: Cells,
-    visitors: Array,
-    starts: Array,
-    offsets: Array,
-    best: Array,
-    choice: Array,
-    memory: VisitMemory,
-    first: int,
-    last: int,
-) -> None:
-    """Update the nearest centre of each row, and its squared distance, from the cells ``first <= cell < last``.
-
-    A cell is searched for the rows ``visitors[starts[cell]:starts[cell + 1]]``. The sketches of one vector's worth of
-    rows are the columns of a panel, which is multiplied with the sketches of the cell's centres tile by tile. The few
-    centres that this does not rule out are compared one by one, in double precision where it matters; ties go to the
-    lowest id. So the result is a pure function of each row and does not depend on its sketch.
-    """
-    panel, limits, bits, norms = memory.panel, memory.limits, memory.bits, memory.norms
-    n_centers, width = cells.sketches.shape
-    lanes = limits.shape[0]
-    in_doubt = 1 + 2 * (SLACK + rows.shape[1]) * epsilon(rows)
-    for cell in range(first, last):
-        low, high = cells.starts[cell], cells.starts[cell + 1]
-        for begin in range(starts[cell], starts[cell + 1], lanes):
-            n_visiting = min(lanes, starts[cell + 1] - begin)
-            for i in range(lanes):
-                limits[i] = -np.inf
-                if i < n_visiting:
-                    row = visitors[begin + i]
-                    limits[i] = best[row] + offsets[row]
-                    for t in range(width):
-                        memory.loaded[i, t] = sketches[row, t]
-            turn_rows(memory.loaded, panel)
-            for j in range(low, high, TILE_ROWS):
-                size = min(TILE_ROWS, high - j)
-                for r in range(size):
-                    norms[r] = cells.sketch_norms[j + r]
-                tile, place = cells.sketches, j
-                if j + TILE_ROWS > n_centers:  # tiles are read whole: do not read past the end
-                    tile, place = memory.last_tile, 0
-                    for r in range(size):
-                        for t in range(width):
-                            tile[r, t] = cells.sketches[j + r, t]
-                near_tile(tile, place, norms, panel, limits, bits)
-                for r in range(size):
-                    if bits[r] == 0:
-                        continue
-                    for i in range(n_visiting):
-                        if bits[r] >> i & 1:
-                            row, center = visitors[begin + i], j + r
-                            plain = plain_distance(rows[row], cells.centers[center])
-                            if best[row] * in_doubt + TINY < plain < np.inf:
-                                continue
-                            distance = squared_distance(rows[row], cells.centers[center])
-                            if is_nearer(distance, center, best[row], choice[row], cells.ids):
-                                best[row], choice[row] = distance, center
-                                limits[i] = distance + offsets[row]
-
-
-@part
-def is_nearer(distance: float, center: int, best: float, choice: int, ids: Array) -> bool:
-    """Whether a centre is nearer than the best so far, or as near and of a lower id."""
-    return distance < best or (distance == best and ids[center] < ids[choice])
-
-
-@kernel
-def settle_rows(ids: Array, best: Array, choice: Array, labels: Array, distances: Array, first: int, last: int) -> None:
-    """Merge the nearest centres found in the parts of the cells, for rows ``first <= row < last``."""
-    for i in range(first, last):
-        nearest, smallest = choice[0, i], best[0, i]
-        for share in range(1, best.shape[0]):
-            if is_nearer(best[share, i], choice[share, i], smallest, nearest, ids):
-                nearest, smallest = choice[share, i], best[share, i]
-        labels[i] = ids[nearest]
-        distances[i] = smallest
-
-
-@kernel
 def search_several(
     rows: Array, cells: Cells, scores: Array, probed: Array, labels: Array, distances: Array, memory: ChoiceMemory
 ) -> None:
@@ -238,4 +98,6 @@ def search_several(
             distances[i, place] = np.inf
         for near in probed:
             for j in range(cells.starts[near], cells.starts[near + 1]):
-                insert_nearest(squared_distance(rows[i], cells.centers[j]), cells.ids[j], labels[i], distances[i])
+                insert_nearest(
+                    squared_distance(rows[i], cells.centers.centers[j]), cells.centers.ids[j], labels[i], distances[i]
+                )
