@@ -28,12 +28,11 @@ from benchmarks.machine import describe_machine, describe_versions
 from benchmarks.results import FOLDER, append_row, markdown_table
 from closure_kmeans import Method
 from closure_kmeans.clusters import Clusters, update
-from closure_kmeans.neighborhoods import suitable_leaf_size
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points
-from closure_kmeans.stores import Rule, assign_by_closures
-from closure_kmeans.stores.memory import arrange_points, measure_points, reorder
-from closure_kmeans.trees import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes
+from closure_kmeans.stores import Rule
+from closure_kmeans.stores.memory import arrange_points, assign_by_closures, measure_points, reorder
+from closure_kmeans.trees import DATA_SAMPLE, RandomPartition, grow_partition, principal_axes, suitable_leaf_size
 
 PRODUCT_SIZE = 3072
 COPY_BYTES = 1 << 28

@@ -14,7 +14,7 @@ from benchmarks import data
 from benchmarks.job import Job, identity, run_job
 from benchmarks.results import FOLDER, Row, markdown_table, run_missing
 from benchmarks.rivals.report import INFINITY, pair_repeats, percent, time_to_reach
-from closure_kmeans.neighborhoods import suitable_leaf_size
+from closure_kmeans.trees import suitable_leaf_size
 
 DEFAULT = "default"
 FIRST_TREE = "a tree over all points in the first iteration"  # by asking for the leaves of the other iterations

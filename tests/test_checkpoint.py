@@ -18,8 +18,9 @@ from sklearn.base import clone
 import closure_kmeans
 from closure_kmeans import PAPER, ClosureKMeans, Method, environment, files, iteration, load
 from closure_kmeans.checkpoint import _checksum, read_centers, read_status
+from closure_kmeans.clusters import sample_accuracy
 from closure_kmeans.datasets import load_sift
-from closure_kmeans.stores import memory, sample_accuracy
+from closure_kmeans.stores import memory
 from closure_kmeans.tensors import KEY
 from closure_kmeans.vectors import FileFormatError
 

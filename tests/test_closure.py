@@ -20,7 +20,8 @@ from closure_kmeans import PAPER, ClosureKMeans, closure, clusters, parallel, st
 from closure_kmeans.closure import lower
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.parallel import Threads
-from closure_kmeans.stores import Rule, assign_by_closures
+from closure_kmeans.stores import Rule
+from closure_kmeans.stores.memory import assign_by_closures
 
 # -- theorem 1 -------------------------------------------------------------------------------------------------------
 

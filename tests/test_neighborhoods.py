@@ -13,10 +13,9 @@ from models import closures, model
 
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.kept import KeptNeighborhoods
-from closure_kmeans.neighborhoods import LARGEST_LEAF, FreshNeighborhoods
 from closure_kmeans.stores import memory
 from closure_kmeans.stores.memory import MemoryStore
-from closure_kmeans.trees import RandomPartition
+from closure_kmeans.trees import LARGEST_LEAF, FreshNeighborhoods, RandomPartition
 
 
 @pytest.mark.parametrize("min_fall", [0.0, 0.01, 0.2])

@@ -6,6 +6,7 @@ import reference
 from hypothesis import given
 from hypothesis import strategies as st
 
+from closure_kmeans.kept import check_partition
 from closure_kmeans.kernels.trees import LANCZOS_STEPS
 from closure_kmeans.parallel import Threads
 from closure_kmeans.stores.memory import arrange_points
@@ -13,7 +14,6 @@ from closure_kmeans.trees import (
     N_DRAWS,
     NODE_SAMPLE,
     RandomPartition,
-    check_partition,
     cut_evenly,
     grow_partition,
     unite_leaves,

@@ -54,8 +54,9 @@ class BaseKMeans(FittedModel):
     verbose: int = 0
 
     def __new__(cls, *arguments: Any, **parameters: Any) -> Self:
-        """Refuse a renamed parameter, and name its successor."""
-        check_renamed(cls, parameters)
+        """Refuse an unknown parameter that was one in version 0.1, and name its successor."""
+        if not parameters.keys() <= cls.__dataclass_fields__.keys():
+            check_renamed(cls, parameters)
         model: Self = super().__new__(cls)
         return model
 
@@ -134,11 +135,18 @@ class LocalKMeans(BaseKMeans, ABC):
 
 
 def fitted_attributes(
-    store: Store[Labels, Any], state: Clustering[Labels], centers: NDArray[Any], stopped_by: str, record: Recorder
+    store: Store[Labels, Any],
+    state: Clustering[Labels],
+    stopped_by: str,
+    record: Recorder,
+    centers: NDArray[Any] | None = None,
 ) -> dict[str, Any]:
-    """The attributes of a model with the given centres. Raises an interrupt if no iteration was done."""
+    """The attributes of a model, by default with the centres of a state. Raises an interrupt without an iteration."""
     if not record.history:
         raise KeyboardInterrupt
+    if centers is None:
+        store.buffers.release()  # before this allocates as much
+        centers = state.clusters.centers + store.offset
     return {
         "cluster_centers_": centers,
         "cluster_sizes_": state.clusters.sizes,

@@ -24,11 +24,11 @@ from closure_kmeans.nearest import (
     settle,
     visit,
 )
-from closure_kmeans.neighborhoods import FreshNeighborhoods
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import shifted
 from closure_kmeans.stores import Rule
 from closure_kmeans.stores.memory import MemoryStore
+from closure_kmeans.trees import FreshNeighborhoods
 
 # The share of sample rows whose nearest centre must be found. Rows that a model has not seen are harder than those that
 # it has, so this is more than the promised 0.99.

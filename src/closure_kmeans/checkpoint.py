@@ -23,11 +23,11 @@ from closure_kmeans.clusters import Clusters
 from closure_kmeans.environment import environment
 from closure_kmeans.files import FileFormatError, check_room, reading, unfinished
 from closure_kmeans.iteration import Clustering, Iteration
-from closure_kmeans.neighborhoods import Neighborhoods
 from closure_kmeans.points import hash_rows
 from closure_kmeans.storage import plain_parameters
 from closure_kmeans.stores.memory import LocalState, LocalStore
 from closure_kmeans.tensors import Arrays, read_facts, read_tensors, write_tensors
+from closure_kmeans.trees import Neighborhoods
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans

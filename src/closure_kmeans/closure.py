@@ -16,8 +16,8 @@ import numpy as np
 
 from closure_kmeans.balance import adapt_penalties
 from closure_kmeans.iteration import Clustering, Labels, OnIteration, Step, alternate
-from closure_kmeans.neighborhoods import LeavesOf, Neighborhoods
 from closure_kmeans.stores import Rule, Store
+from closure_kmeans.trees import LeavesOf, Neighborhoods
 
 # The first iteration that may extrapolate: the displacement of the first one, from the start, is not predictive.
 FIRST_EXTRAPOLATED = 3
@@ -95,7 +95,7 @@ def lower(
         if new.n_active > many and now.hartigan and now.part < PARTS_OF_MOVERS[-1]:
             highest *= 1 - tol
         if clusters.penalized_inertia <= highest:
-            accepted = store.accept(state, new.labels, clusters)
+            accepted = store.buffers.rotate(state, new.labels, clusters)
             return Step(accepted, new.n_active, n_pairs, n_trees, damped=now.part > 1)
         del new, clusters  # before the next assignment allocates its own
     return Step(state._replace(previous=None), 0, n_pairs, n_trees)

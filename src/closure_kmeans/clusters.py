@@ -10,10 +10,27 @@ from numpy.typing import NDArray
 
 from closure_kmeans import kernels
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import Points, as_numbers, empty_rows, hash_rows, heights, largest, rows_per_block, shifted
+from closure_kmeans.points import (
+    EQUALLY_NEAR,
+    Points,
+    as_numbers,
+    empty_rows,
+    hash_rows,
+    heights,
+    largest,
+    rows_per_block,
+    shifted,
+    squared_distances,
+)
 
 # Errors below this fraction of the sum of squares are cancellation and count as zero.
 ROUNDING = 1e-12
+# Cluster sizes between which the extrapolation factor rises from 0 to 1: extrapolation would empty smaller clusters.
+EXTRAPOLATE_FROM, EXTRAPOLATE_FULLY = 10, 50
+# Rows that show the accuracy of an assignment: it is known to half a percent or better.
+ACCURACY_ROWS = 500
+# Centres in one matrix product with these rows; both fit into the second-level cache.
+ACCURACY_CENTERS = 512
 
 
 class Clusters(NamedTuple):
@@ -160,6 +177,72 @@ def move_onto_sphere(clusters: Clusters, offset: NDArray[Any], chosen: NDArray[n
     means = means / lengths[:, np.newaxis] - offset
     clusters.centers[some] = means
     clusters.norms[some] = np.einsum("ij,ij->i", means, means)
+
+
+def with_means(clusters: Clusters, offset: NDArray[Any], threads: Threads) -> Clusters:
+    """Replace unit-length centres by the means of their clusters, by which points on the sphere move (Hartigan's rule).
+
+    The mean of a cluster of directions has the length 1 - error / (2 size). By the exact gain of a direction, points
+    far from all others prefer the clusters whose sum is shortest; all of them move there at once and undo each other.
+    Moves by the means do not, and end at a lower spherical distortion.
+    """
+    lengths = (1 - clusters.errors / (2 * clusters.sizes)).astype(offset.dtype)[:, np.newaxis]
+    centers = empty_rows(clusters.centers.shape, offset.dtype)
+
+    def shorten(first: int, last: int) -> None:
+        some = slice(first, last)
+        np.add(clusters.centers[some], offset, out=centers[some])
+        centers[some] *= lengths[some]
+        centers[some] -= offset
+
+    threads.for_each_block(shorten, len(centers), rows_per_block(centers))
+    return clusters._replace(centers=centers)
+
+
+def extrapolate(
+    clusters: Clusters, previous: NDArray[Any], n_points: int, out: NDArray[Any], threads: Threads
+) -> Clusters:
+    """Extrapolate each centre by up to its last displacement.
+
+    ``out`` is memory for them. ``norms`` stay those of the centres as they were updated.
+    """
+    sizes = clusters.sizes * (n_points / clusters.sizes.sum())  # in points, whatever their weights
+    reach = ((sizes - EXTRAPOLATE_FROM) / (EXTRAPOLATE_FULLY - EXTRAPOLATE_FROM)).clip(0, 1)
+    reach = reach.astype(previous.dtype)[:, np.newaxis]
+    if reach.max() == 0:
+        return clusters
+
+    def move(first: int, last: int) -> None:
+        some = slice(first, last)
+        np.subtract(clusters.centers[some], previous[some], out=out[some])
+        out[some] *= reach[some]
+        out[some] += clusters.centers[some]
+
+    threads.for_each_block(move, len(out), rows_per_block(out))
+    return clusters._replace(centers=out)
+
+
+def sample_accuracy(points: Points, centers: NDArray[Any], labels: NDArray[np.int32], threads: Threads) -> float:
+    """The share of a sample of points, spread over the data, whose cluster has the nearest of all centres.
+
+    Of several centres that are equally near, any one counts.
+    """
+    sample = slice(None, None, -(-len(points.rows) // ACCURACY_ROWS))
+    given = as_numbers(points.rows[sample])
+    rows = shifted(given, points.offset)
+    everyone = np.arange(len(rows))
+
+    def search(first: int, last: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        some = centers[first:last]
+        scores = np.einsum("ij,ij->i", some, some) - 2 * (rows @ some.T)
+        found = scores.argmin(axis=1)
+        return scores[everyone, found], first + found
+
+    blocks = threads.for_each_block(search, len(centers), ACCURACY_CENTERS)
+    best = np.argmin([scores for scores, _ in blocks], axis=0)
+    nearest = np.array([found for _, found in blocks])[best, everyone]
+    own, smallest = (squared_distances(given, centers, points.offset, each) for each in (labels[sample], nearest))
+    return float(np.mean(own <= smallest * EQUALLY_NEAR))
 
 
 def join_copies(points: Points, labels: NDArray[np.int32], clusters: Clusters, members: Members) -> NDArray[np.int64]:

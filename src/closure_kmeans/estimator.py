@@ -17,11 +17,11 @@ from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
 from closure_kmeans.hierarchy import ClustersOfClusters
 from closure_kmeans.iteration import Clustering, Labels, Recorder
 from closure_kmeans.method import PAPER, Method
-from closure_kmeans.neighborhoods import LeavesOf, Neighborhoods
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.stores import Rule, Store
 from closure_kmeans.stores.disk import DiskStore
 from closure_kmeans.stores.memory import LocalStore, MemoryStore
+from closure_kmeans.trees import LeavesOf, Neighborhoods
 
 
 @dataclass(eq=False, repr=False)
@@ -214,7 +214,7 @@ class ClosureKMeans(ClustersOfClusters, LocalKMeans):
             stopped_by = "converged"
             if checkpoint is None or not checkpoint.converged:
                 state, stopped_by = improve(self, method, store, state, neighborhoods, record, self.max_size)
-            return fitted_attributes(store, state, store.user_centers(state.clusters), stopped_by, record)
+            return fitted_attributes(store, state, stopped_by, record)
 
     def _open(self, problem: Problem, method: Method, rng: np.random.Generator, threads: Threads) -> LocalStore[Any]:
         """The store of the rows: in memory, or on disk where there is a limit."""

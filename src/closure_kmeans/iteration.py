@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.compiler import WATCH
+from closure_kmeans.points import empty_rows
 
 if TYPE_CHECKING:
     from closure_kmeans.base import BaseKMeans
@@ -50,6 +51,38 @@ class Clustering(NamedTuple, Generic[Labels]):
     labels: Labels
     clusters: Clusters
     previous: NDArray[Any] | None = None  # (k, d) centres of the iteration before, if extrapolation needs them
+
+
+class CenterBuffers:
+    """Memory for the centres of an iteration, of the one before and of the next, which take turns.
+
+    With many clusters the centres are large, and new memory takes as long as the arithmetic. With ``keep_previous`` a
+    state keeps the centres of the iteration before, for extrapolation.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, *, keep_previous: bool) -> None:
+        self._shape, self._dtype = shape, dtype
+        self._keep_previous = keep_previous
+        self._next: NDArray[Any] | None = None
+
+    @property
+    def next(self) -> NDArray[Any]:
+        """Memory for the extrapolated centres and, once the points are assigned to these, for the updated ones."""
+        if self._next is None:
+            self._next = empty_rows(self._shape, self._dtype)
+        return self._next
+
+    def release(self) -> None:
+        """Free the memory of the next centres, unless a state still holds it."""
+        self._next = None
+
+    def rotate(self, state: Clustering[Labels], labels: Labels, clusters: Clusters) -> Clustering[Labels]:
+        """The state after ``state``, whose centres are in ``next``; the oldest are overwritten next."""
+        if not self._keep_previous:
+            self._next = state.clusters.centers
+            return Clustering(labels, clusters)
+        self._next = state.previous
+        return Clustering(labels, clusters, state.clusters.centers)
 
 
 class Step(NamedTuple, Generic[Labels]):

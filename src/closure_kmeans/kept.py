@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans.neighborhoods import Grow, Neighborhoods
-from closure_kmeans.trees import RandomPartition, check_partition
+from closure_kmeans.trees import Grow, Neighborhoods, RandomPartition
 
 
 class KeptNeighborhoods(Neighborhoods[RandomPartition]):
@@ -55,3 +54,13 @@ class KeptNeighborhoods(Neighborhoods[RandomPartition]):
         self._trees = [RandomPartition(state[f"members.{i}"], state["starts"]) for i in range(n_grown)]
         for tree in self._trees:
             check_partition(tree)
+
+
+def check_partition(partition: RandomPartition) -> None:
+    """Raise unless every point is in exactly one leaf."""
+    members, starts = partition.members, partition.starts
+    n_points = len(members)
+    if members.dtype != np.int32 or not np.array_equal(np.sort(members), np.arange(n_points)):
+        raise ValueError(f"the members of a partition must be the points from 0 to {n_points - 1}, each once")
+    if starts.dtype != np.int64 or starts[0] != 0 or starts[-1] != n_points or (np.diff(starts) < 0).any():
+        raise ValueError(f"the leaves of a partition must begin at 0 and end at {n_points}, one after the other")

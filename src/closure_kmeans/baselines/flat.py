@@ -69,7 +69,7 @@ class FlatKMeans(LocalKMeans):
                 )
             if reason == "max_iter":
                 record.complete(lambda: store.accuracy(state))
-            return fitted_attributes(store, state, store.user_centers(state.clusters), reason, record)
+            return fitted_attributes(store, state, reason, record)
 
 
 @contextmanager

@@ -168,7 +168,7 @@ class HierarchicalKMeans(LocalKMeans):
         with opened(self, problem, 1, None, self.depth * self.max_iter) as (store, record):
             state, levels, stopped_by = self._split(store, record)
             centers = levels[-1].centers if levels else store.offset[np.newaxis]
-            fitted = fitted_attributes(store, state, centers, stopped_by, record)
+            fitted = fitted_attributes(store, state, stopped_by, record, centers)
             fitted["_index"] = TreeIndex.of(centers, sample=store.sample)
             fitted["_index"].levels = levels
             return fitted

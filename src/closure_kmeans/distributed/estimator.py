@@ -213,7 +213,7 @@ class DistributedClosureKMeans(ClustersOfClusters, BaseKMeans):
             with Recorder(self, began, store.n_points, self.max_iter, store) as record:
                 if not converged:
                     state, stopped_by = improve(self, method, store, state, neighborhoods, record)
-            return fitted_attributes(store, state, store.user_centers(state.clusters), stopped_by, record)
+            return fitted_attributes(store, state, stopped_by, record)
 
     def __sklearn_clone__(self) -> DistributedClosureKMeans:
         """A client is a connection, which cannot be copied."""

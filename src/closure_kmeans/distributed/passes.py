@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closure_kmeans.clusters import Clusters
+from closure_kmeans.clusters import Clusters, extrapolate
 from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.nearest import nearest_centers
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, heights, rows_per_block, shifted
-from closure_kmeans.stores import Rule, assign_by_closures, extrapolate
+from closure_kmeans.stores import Rule
 from closure_kmeans.stores.layout import BLOCK_CENTERS, Plan, SlabReader, along, blocks_of, nearest_pieces
+from closure_kmeans.stores.memory import assign_by_closures
 from closure_kmeans.stores.totals import Totals, add_points, no_totals
 from closure_kmeans.trees import grow_leaves
 

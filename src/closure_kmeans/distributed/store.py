@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import kernels
 from closure_kmeans.checkpoint import check_environment, check_identity
-from closure_kmeans.clusters import Clusters, are_copies, group_by_label, move_onto_sphere
+from closure_kmeans.clusters import Clusters, are_copies, group_by_label, move_onto_sphere, sample_accuracy
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.distributed.layout import lay_out
@@ -40,14 +40,14 @@ from closure_kmeans.distributed.passes import (
 )
 from closure_kmeans.distributed.sources import Source
 from closure_kmeans.files import reading
-from closure_kmeans.iteration import Clustering, Iteration
+from closure_kmeans.iteration import CenterBuffers, Clustering, Iteration
 from closure_kmeans.method import Method
-from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, forget, hash_rows, largest
-from closure_kmeans.stores import Assigned, CenterBuffers, Rule, Store, sample_accuracy
+from closure_kmeans.stores import Assigned, Rule, Store
 from closure_kmeans.stores.layout import along, on_disk
 from closure_kmeans.stores.totals import means_of, no_totals
+from closure_kmeans.trees import Neighborhoods, fresh_neighborhoods
 
 # Times that a random plane may fail to split a cluster.
 MOST_SPLITS = 50

@@ -23,10 +23,9 @@ from closure_kmeans.clusters import Clusters, group_by_label, refill_empty
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.method import Method
 from closure_kmeans.nearest import SAMPLE_ROWS
-from closure_kmeans.neighborhoods import Neighborhoods, fresh_neighborhoods
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import as_numbers, forget, rows_per_block
-from closure_kmeans.stores import Assigned, Rule, assign_by_closures
+from closure_kmeans.stores import Assigned, Rule
 from closure_kmeans.stores.layout import (
     WIDENED_VALUES,
     SlabReader,
@@ -42,9 +41,16 @@ from closure_kmeans.stores.layout import (
     places_of,
     sample_of,
 )
-from closure_kmeans.stores.memory import LocalState, LocalStore
+from closure_kmeans.stores.memory import LocalState, LocalStore, assign_by_closures
 from closure_kmeans.stores.totals import Totals, add_points, means_of, no_totals
-from closure_kmeans.trees import RandomPartition, cut_evenly, grow_leaves, grow_partition
+from closure_kmeans.trees import (
+    Neighborhoods,
+    RandomPartition,
+    cut_evenly,
+    fresh_neighborhoods,
+    grow_leaves,
+    grow_partition,
+)
 from closure_kmeans.vectors.rows import Rows
 
 

@@ -9,24 +9,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from closure_kmeans import kernels
 from closure_kmeans.balance import admit
-from closure_kmeans.clusters import Clusters, update
-from closure_kmeans.iteration import Clustering
+from closure_kmeans.clusters import Clusters, extrapolate, sample_accuracy, update, with_means
+from closure_kmeans.iteration import CenterBuffers, Clustering
 from closure_kmeans.kept import KeptNeighborhoods
 from closure_kmeans.method import Method
 from closure_kmeans.nearest import SAMPLE_ROWS
-from closure_kmeans.neighborhoods import (
-    AllClusters,
-    LeavesOf,
-    Neighborhoods,
-    fresh_neighborhoods,
-    suitable_leaf_size,
-)
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import (
     Points,
@@ -43,8 +38,20 @@ from closure_kmeans.points import (
     rows_per_block,
     shifted,
 )
-from closure_kmeans.stores import Assigned, CenterBuffers, Rule, Store, assign_by_closures, extrapolate, sample_accuracy
-from closure_kmeans.trees import DATA_SAMPLE, RandomPartition, grow_leaves, grow_partition, principal_axes, unite_leaves
+from closure_kmeans.stores import Assigned, Rule, Store
+from closure_kmeans.trees import (
+    DATA_SAMPLE,
+    AllClusters,
+    LeavesOf,
+    Neighborhoods,
+    RandomPartition,
+    fresh_neighborhoods,
+    grow_leaves,
+    grow_partition,
+    principal_axes,
+    suitable_leaf_size,
+    unite_leaves,
+)
 
 # Up to here a point is tested with all clusters: a leaf has about as many.
 FEW_CLUSTERS = 128
@@ -170,6 +177,55 @@ class MemoryStore(LocalStore[RandomPartition]):
         before = (labels, state.clusters)
         updated = update(self.points, new_labels, self.n_clusters, self.threads, self.buffers.next, before)
         return Assigned(new_labels, int(np.count_nonzero(new_labels != labels)), n_pairs, updated)
+
+
+def assign_by_closures(
+    points: Points,
+    clusters: Clusters,
+    labels: NDArray[np.int32],
+    leaves: list[RandomPartition],
+    rule: Rule,
+    threads: Threads,
+) -> tuple[NDArray[np.int32], int]:
+    """Assign each point to the best of the clusters whose closures hold it (section 3.1).
+
+    A closure is the union of the neighbourhoods of its points, and these are leaves: so the candidates of a point are
+    the clusters that share a leaf with it, and the best over all partitions is the best of each partition's best.
+    Returns the new labels and the number of pairs of point and candidate that were tested.
+    """
+    if rule.hartigan and points.spherical:
+        clusters = with_means(clusters, points.offset, threads)
+    new_labels = labels.copy()
+    scores = np.full(len(labels), np.inf, points.offset.dtype)
+    n_pairs = 0
+    for partition in leaves:
+        assign = partial(assign_leaves, points, clusters, labels, partition, rule.hartigan, new_labels, scores)
+        n_pairs += sum(threads.for_each_block(assign, len(partition.starts) - 1))
+    if rule.part > 1:
+        movers = np.flatnonzero(new_labels != labels)
+        stay = movers[np.random.default_rng([rule.seed, rule.part]).integers(rule.part, size=len(movers)) > 0]
+        new_labels[stay] = labels[stay]
+    return new_labels, n_pairs
+
+
+def assign_leaves(
+    points: Points,
+    clusters: Clusters,
+    labels: NDArray[np.int32],
+    partition: RandomPartition,
+    hartigan: bool,
+    new_labels: NDArray[np.int32],
+    scores: NDArray[Any],
+    first: int,
+    last: int,
+) -> int:
+    """Assign the points of some leaves of one partition, as the kernel says."""
+    n_clusters = len(clusters.sizes)
+    largest = n_clusters if partition.open_to_all else int(np.diff(partition.starts[first : last + 1]).max())
+    memory = kernels.tiles.leaf_memory(clusters, min(largest, n_clusters), len(points.weights) > 1)
+    return kernels.tiles.assign_leaves(
+        points.weighted_rows, clusters, labels, partition, hartigan, new_labels, scores, memory, first, last
+    )
 
 
 def arrange_points(
