@@ -10,10 +10,11 @@ from stores import Spoiling, store_of
 
 from closure_kmeans import ClosureKMeans
 from closure_kmeans.closure import FIRST_EXTRAPOLATED, cluster_by_closures
-from closure_kmeans.clusters import update, with_means
+from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.metrics import assignment_accuracy
 from closure_kmeans.parallel import Threads
+from closure_kmeans.spherical import with_means
 from closure_kmeans.stores import Rule
 from closure_kmeans.stores.memory import MemoryStore, arrange_points
 from closure_kmeans.trees import FreshNeighborhoods

@@ -17,9 +17,10 @@ from sklearn.utils.validation import check_array, validate_data
 from closure_kmeans import validation as check
 from closure_kmeans.iteration import Clustering, Iteration, Labels, Recorder
 from closure_kmeans.model import FittedModel
-from closure_kmeans.points import as_numbers, check_uncut, unit_rows
+from closure_kmeans.points import as_numbers, check_uncut
 from closure_kmeans.renamed import check_renamed
 from closure_kmeans.search import CenterIndex
+from closure_kmeans.spherical import unit_rows
 from closure_kmeans.stores import Store
 from closure_kmeans.stores.memory import LocalStore
 

@@ -22,6 +22,7 @@ from closure_kmeans.points import (
     shifted,
     squared_distances,
 )
+from closure_kmeans.spherical import move_onto_sphere
 
 # Errors below this fraction of the sum of squares are cancellation and count as zero.
 ROUNDING = 1e-12
@@ -161,42 +162,6 @@ def find_means(
     kernels.rows.update_clusters(points.weighted_rows, *members, clusters, total, chosen, first, last)
     if points.spherical:
         move_onto_sphere(clusters, points.offset, chosen[first:last])
-
-
-def move_onto_sphere(clusters: Clusters, offset: NDArray[Any], chosen: NDArray[np.int64]) -> None:
-    """L2-normalise the means of some clusters: the best centres on the sphere.
-
-    The squared distances to any centre sum up to those to the mean, plus the squared distance from it to the mean for
-    each point: here that is (1 - length of the mean)². A mean of length zero is as near to one direction as to another.
-    """
-    some = chosen[clusters.sizes[chosen] > 0]
-    means = clusters.centers[some].astype(np.float64) + offset
-    lengths = np.sqrt(np.einsum("ij,ij->i", means, means))
-    clusters.errors[some] += clusters.sizes[some] * (1 - lengths) ** 2
-    means[lengths == 0, 0] = lengths[lengths == 0] = 1
-    means = means / lengths[:, np.newaxis] - offset
-    clusters.centers[some] = means
-    clusters.norms[some] = np.einsum("ij,ij->i", means, means)
-
-
-def with_means(clusters: Clusters, offset: NDArray[Any], threads: Threads) -> Clusters:
-    """Replace unit-length centres by the means of their clusters, by which points on the sphere move (Hartigan's rule).
-
-    The mean of a cluster of directions has the length 1 - error / (2 size). By the exact gain of a direction, points
-    far from all others prefer the clusters whose sum is shortest; all of them move there at once and undo each other.
-    Moves by the means do not, and end at a lower spherical distortion.
-    """
-    lengths = (1 - clusters.errors / (2 * clusters.sizes)).astype(offset.dtype)[:, np.newaxis]
-    centers = empty_rows(clusters.centers.shape, offset.dtype)
-
-    def shorten(first: int, last: int) -> None:
-        some = slice(first, last)
-        np.add(clusters.centers[some], offset, out=centers[some])
-        centers[some] *= lengths[some]
-        centers[some] -= offset
-
-    threads.for_each_block(shorten, len(centers), rows_per_block(centers))
-    return clusters._replace(centers=centers)
 
 
 def extrapolate(

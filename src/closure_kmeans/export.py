@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from closure_kmeans import validation as check
+from closure_kmeans.arrays import check_labels
 from closure_kmeans.clusters import Members, group_by_label
 from closure_kmeans.files import library, replacing
 from closure_kmeans.parallel import blas
@@ -53,7 +53,7 @@ def list_members(labels: ArrayLike, n_clusters: int) -> Members:
     >>> members.rows.tolist(), members.starts.tolist()
     ([1, 0, 2], [0, 1, 3, 3])
     """
-    checked = check.labels("labels", labels, len(np.asarray(labels)), n_clusters)
+    checked = check_labels("labels", labels, len(np.asarray(labels)), n_clusters)
     return group_by_label(checked.astype(np.int32), n_clusters)
 
 

@@ -11,6 +11,7 @@ from sklearn.utils import check_array
 
 from closure_kmeans import points
 from closure_kmeans import validation as check
+from closure_kmeans.arrays import check_labels, check_new_rows
 from closure_kmeans.nearest import nearest_centers
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import precision, unmasked
@@ -110,7 +111,7 @@ def squared_distances(X: ArrayLike, centers: ArrayLike, labels: ArrayLike) -> ND
     [0.0, 81.0]
     """
     rows, middles, mean = _rows_and_centers(X, centers)
-    return points.squared_distances(rows, middles, mean, check.labels("labels", labels, len(rows), len(middles)))
+    return points.squared_distances(rows, middles, mean, check_labels("labels", labels, len(rows), len(middles)))
 
 
 def assignment_accuracy(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, n_threads: int | None = None) -> float:
@@ -180,7 +181,7 @@ def distance_ratio(X: ArrayLike, centers: ArrayLike, labels: ArrayLike, new_labe
     [0.333]
     """
     before = squared_distances(X, centers, labels)
-    new = check.labels("new_labels", new_labels, len(before), len(np.asarray(centers)))
+    new = check_labels("new_labels", new_labels, len(before), len(np.asarray(centers)))
     after = squared_distances(X, centers, new)
     active = np.asarray(labels) != new
     with np.errstate(divide="ignore", invalid="ignore"):  # the old distance may be 0
@@ -218,8 +219,8 @@ def coverage(labels: ArrayLike, new_labels: ArrayLike, partitions: list[RandomPa
     0.6666666666666666
     """
     n_clusters = 1 + max(np.max(labels), np.max(new_labels))
-    old = check.labels("labels", labels, np.size(labels), n_clusters)
-    new = check.labels("new_labels", new_labels, len(old), n_clusters)
+    old = check_labels("labels", labels, np.size(labels), n_clusters)
+    new = check_labels("new_labels", new_labels, len(old), n_clusters)
     active = np.flatnonzero(old != new)
     if len(active) == 0:
         return 1.0
@@ -267,6 +268,6 @@ def _rows_and_centers(X: ArrayLike, centers: ArrayLike) -> tuple[NDArray[Any], N
     middles = check_array(unmasked("centers", centers), dtype=precision(checked.dtype), order="C", input_name="centers")
     if middles.shape[1] != checked.shape[1]:
         raise ValueError(f"centers must have {checked.shape[1]} features like X, got {middles.shape[1]}")
-    check.new_rows(checked, middles[0])
+    check_new_rows(checked, middles[0])
     mean = middles.mean(axis=0)
     return checked, middles - mean, mean

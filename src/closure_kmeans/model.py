@@ -13,11 +13,13 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Cluster
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from closure_kmeans import validation as check
+from closure_kmeans.arrays import check_labels, check_new_rows, check_weights
 from closure_kmeans.files import library
 from closure_kmeans.iteration import Iteration
 from closure_kmeans.parallel import Threads, count_threads
-from closure_kmeans.points import rows_per_block, shifted, squared_distances, unit_rows
+from closure_kmeans.points import rows_per_block, shifted, squared_distances
 from closure_kmeans.search import CenterIndex
+from closure_kmeans.spherical import unit_rows
 from closure_kmeans.storage import pack_model
 from closure_kmeans.tensors import unmap, write_tensors
 
@@ -90,7 +92,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         if len(rows) != len(getattr(self, "labels_", rows)):
             raise ValueError(f"X must be the {len(self.labels_)} rows of the fit, got {len(rows)}")
         labels, distances = self.center_index_.find(rows)
-        weights = np.ones(len(labels)) if sample_weight is None else check.weights_like(sample_weight, distances)
+        weights = np.ones(len(labels)) if sample_weight is None else check_weights(sample_weight, len(distances))
         self.labels_ = labels
         self.cluster_sizes_ = np.bincount(labels, weights, len(self.cluster_centers_)).astype(np.float64, copy=False)
         self.inertia_ = float((distances * weights).sum())
@@ -136,7 +138,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         """The negative of the inertia that the rows of X would have, assigned as by ``predict``."""
         _, distances = self.center_index_.find(self._check(X))
         if sample_weight is not None:
-            distances = distances * check.weights_like(sample_weight, distances)
+            distances = distances * check_weights(sample_weight, len(distances))
         return -float(distances.sum())
 
     def medoids(self, X: ArrayLike, labels: ArrayLike | None = None) -> NDArray[np.int64]:
@@ -190,7 +192,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
 
     def _measure(self, rows: NDArray[Any], labels: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Labels as an array, and the squared distance of each row to the centre of its label."""
-        checked = check.labels("labels", labels, len(rows), len(self.cluster_centers_))
+        checked = check_labels("labels", labels, len(rows), len(self.cluster_centers_))
         offset, centers = self.center_index_.relative(rows.dtype)
         return checked, squared_distances(rows, centers, offset, checked)
 
@@ -280,7 +282,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         rows = check.fitted_rows(given, self)
         validate_data(self, given, reset=False, skip_check_array=True)
         rows = unit_rows(rows) if self.metric == "cosine" else rows
-        check.new_rows(rows, self.cluster_centers_[0])
+        check_new_rows(rows, self.cluster_centers_[0])
         return rows
 
     @property

@@ -66,16 +66,6 @@ def shifted(X: NDArray[Any], offset: NDArray[Any]) -> NDArray[Any]:
     return rows
 
 
-def squares_to(rows: NDArray[Any], point: NDArray[Any]) -> NDArray[Any]:
-    """The squared distance of each row to a point."""
-    dtype = precision(rows.dtype)
-    squares = np.empty(len(rows), dtype)
-    for first in range(0, len(rows), rows_per_block(rows)):
-        apart = shifted(rows[first : first + rows_per_block(rows)], point.astype(dtype))
-        squares[first : first + len(apart)] = np.einsum("ij,ij->i", apart, apart)
-    return squares
-
-
 def squared_distances(
     X: NDArray[Any], centers: NDArray[Any], offset: NDArray[Any], labels: NDArray[Any]
 ) -> NDArray[np.float64]:
@@ -100,28 +90,6 @@ def heights(rows: NDArray[Any], direction: NDArray[Any]) -> NDArray[Any]:
 def as_numbers(rows: NDArray[Any]) -> NDArray[Any]:
     """Stored rows in the dtype that they came in."""
     return rows.view(np.float16) if rows.dtype == np.uint16 else rows
-
-
-def unit_rows(X: NDArray[Any], name: str = "X", numbers: range | None = None) -> NDArray[Any]:
-    """L2-normalise rows, in the precision of their dtype; rows that overflow stay as they are.
-
-    An error names the rows ``name``, and a row by its place in ``numbers`` if they are a part of X.
-    """
-    numbers = range(len(X)) if numbers is None else numbers
-    result = np.empty(X.shape, precision(X.dtype))
-    for first in range(0, len(X), rows_per_block(X)):
-        check_uncut(X)
-        block = X[first : first + rows_per_block(X)].astype(np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):
-            lengths = np.sqrt(np.einsum("ij,ij->i", block, block))
-        if (lengths == 0).any():
-            raise ValueError(
-                f"the rows of {name} must have a direction for metric='cosine', "
-                f"but row {numbers[first + int((lengths == 0).argmax())]} is zero"
-            )
-        lengths[~np.isfinite(lengths)] = 1
-        result[first : first + len(block)] = block / lengths[:, np.newaxis]
-    return result
 
 
 def hash_rows(X: Rows, first: int = 0, last: int | None = None) -> NDArray[np.uint64]:

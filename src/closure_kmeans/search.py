@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from closure_kmeans import validation as check
+from closure_kmeans.arrays import check_centers
 from closure_kmeans.cells import (
     GROUPING,
     Cells,
@@ -81,7 +82,7 @@ class CenterIndex:
 
     def __init__(self, centers: ArrayLike, *, sample: ArrayLike | None = None, n_threads: int | None = None) -> None:
         check.integer("n_threads", n_threads, 1, optional=True)
-        checked = check.centers("centers", centers)
+        checked = check_centers("centers", centers)
         self._set(checked, None if sample is None else check.vectors("sample", sample, checked), None)
         self.n_threads = n_threads
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closure_kmeans import CenterIndex, ClosureKMeans
+from closure_kmeans.arrays import squares_to
 from closure_kmeans.explorer.catalog import Catalog, map_positions
-from closure_kmeans.points import squares_to
 from closure_kmeans.vectors import FileFormatError
 from tests.explorer_data import make_metadata, make_rows
 

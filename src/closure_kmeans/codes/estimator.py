@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 
 from closure_kmeans import ClosureKMeans, Iteration
 from closure_kmeans import validation as check
+from closure_kmeans.arrays import check_labels, check_new_rows, check_weights
 from closure_kmeans.checkpoint import Resume, read_status
 from closure_kmeans.codes.encoding import BLOCK_ROWS, count_collisions, encode_by_beam, encode_greedily
 from closure_kmeans.codes.report import Report, judge
@@ -169,7 +170,7 @@ class ResidualKMeans(BaseEstimator):
         rows = check.stored_rows(X) if self.memory_limit is not None else check.fitted_rows(X, self)
         if max(self.levels) > len(rows):
             raise ValueError(f"levels must be at most the number of rows, {len(rows)}, got {max(self.levels)}")
-        weights = np.ones(1) if sample_weight is None else check.weights_like(sample_weight, rows)
+        weights = np.ones(1) if sample_weight is None else check_weights(sample_weight, len(rows))
         spherical = self.metric == "cosine"
         codes = np.empty((len(rows), len(self.levels)), np.int32)
         fitted: list[ClosureKMeans] = []
@@ -308,7 +309,7 @@ class ResidualKMeans(BaseEstimator):
         for first in range(0, len(rows), size):
             some = slice(first, min(first + size, len(rows)))
             block = np.asarray(rows[some])
-            check.new_rows(block, center, first)
+            check_new_rows(block, center, first)
             floats = as_floats(block, self.metric == "cosine", range(some.start, some.stop))
             yield some, floats.astype(np.result_type(floats, center), copy=False)
 
@@ -329,7 +330,7 @@ class ResidualKMeans(BaseEstimator):
             wanted = " or ".join(map(str, widths))
             raise ValueError(f"codes must have shape (n, {wanted}), one number for each level, got {array.shape}")
         for number, level in enumerate(self.levels_):
-            check.labels(f"codes of level {number + 1}", array[:, number], len(array), len(level.cluster_centers_))
+            check_labels(f"codes of level {number + 1}", array[:, number], len(array), len(level.cluster_centers_))
         return array[:, : len(self.levels_)]
 
     # -- files ---------------------------------------------------------------------------------------------------------

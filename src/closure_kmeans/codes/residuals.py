@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import empty_rows, forget, precision, rows_per_block, unit_rows
+from closure_kmeans.points import empty_rows, forget, precision, rows_per_block
+from closure_kmeans.spherical import unit_rows
 
 # Values computed at a time when some residuals are read, in order to hold little beside them.
 READ_VALUES = 1 << 17

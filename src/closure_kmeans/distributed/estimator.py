@@ -26,7 +26,7 @@ from closure_kmeans.hierarchy import ClustersOfClusters
 from closure_kmeans.iteration import Recorder
 from closure_kmeans.method import Method
 from closure_kmeans.parallel import Threads, count_threads
-from closure_kmeans.points import unit_rows
+from closure_kmeans.spherical import unit_rows
 
 
 @dataclass(eq=False, repr=False)

@@ -31,7 +31,8 @@ from closure_kmeans.distributed.passes import (
 from closure_kmeans.distributed.sources import INPUT, Shard, Source
 from closure_kmeans.nearest import SAMPLE_ROWS
 from closure_kmeans.parallel import Threads
-from closure_kmeans.points import precision, unit_rows
+from closure_kmeans.points import precision
+from closure_kmeans.spherical import unit_rows
 from closure_kmeans.stores.layout import (
     N_PIECES,
     PIECES_PER_SLAB,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import kernels
 from closure_kmeans.checkpoint import check_environment, check_identity
-from closure_kmeans.clusters import Clusters, are_copies, group_by_label, move_onto_sphere, sample_accuracy
+from closure_kmeans.clusters import Clusters, are_copies, group_by_label, sample_accuracy
 from closure_kmeans.distributed.cluster import Cluster
 from closure_kmeans.distributed.files import SharedFolder
 from closure_kmeans.distributed.layout import lay_out
@@ -44,6 +44,7 @@ from closure_kmeans.iteration import CenterBuffers, Clustering, Iteration
 from closure_kmeans.method import Method
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points, as_numbers, forget, hash_rows, largest
+from closure_kmeans.spherical import move_onto_sphere
 from closure_kmeans.stores import Assigned, Rule, Store
 from closure_kmeans.stores.layout import along, on_disk
 from closure_kmeans.stores.totals import means_of, no_totals

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from closure_kmeans.arrays import squares_to
 from closure_kmeans.explorer.rendering import whole_number
 from closure_kmeans.export import list_members
-from closure_kmeans.points import check_uncut, largest, squares_to, unit_rows
+from closure_kmeans.points import check_uncut, largest
+from closure_kmeans.spherical import unit_rows
 from closure_kmeans.trees import DATA_SAMPLE, principal_axes
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from closure_kmeans.points import (
     precision,
     rows_per_block,
     shifted,
-    unit_rows,
 )
+from closure_kmeans.spherical import unit_rows
 from closure_kmeans.trees import grow_partition, principal_axes
 from closure_kmeans.vectors.rows import Rows
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans import kernels
 from closure_kmeans.balance import admit
-from closure_kmeans.clusters import Clusters, extrapolate, sample_accuracy, update, with_means
+from closure_kmeans.clusters import Clusters, extrapolate, sample_accuracy, update
 from closure_kmeans.iteration import CenterBuffers, Clustering
 from closure_kmeans.kept import KeptNeighborhoods
 from closure_kmeans.method import Method
@@ -38,6 +38,7 @@ from closure_kmeans.points import (
     rows_per_block,
     shifted,
 )
+from closure_kmeans.spherical import with_means
 from closure_kmeans.stores import Assigned, Rule, Store
 from closure_kmeans.trees import (
     DATA_SAMPLE,

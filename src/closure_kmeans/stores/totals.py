@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import kernels
-from closure_kmeans.clusters import Clusters, empty_clusters, group_by_label, move_onto_sphere
+from closure_kmeans.clusters import Clusters, empty_clusters, group_by_label
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import Points
+from closure_kmeans.spherical import move_onto_sphere
 
 
 class Totals(NamedTuple):

@@ -5,8 +5,9 @@ A library is known by the package of the object's class, and never imported for 
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans.files import FileFormatError
+from closure_kmeans.points import check_uncut
 from closure_kmeans.vectors.lists import DEFAULT_NAMES, choose_column, has_lists, is_list, rows_of_lists
 from closure_kmeans.vectors.rows import Group, Vectors, by_chunks, check_kind, default_name
 
@@ -21,8 +23,50 @@ from closure_kmeans.vectors.rows import Group, Vectors, by_chunks, check_kind, d
 SEQUENCES = (list, tuple, np.ndarray)
 # Rows of a Lance data set that are read at a time.
 READ_ROWS = 1 << 15
+# What ``fit`` takes, for errors about other objects.
+TAKEN = (
+    "an array, a tensor, a frame or table of numbers, a column of lists of one length, a data set with one, "
+    "or an iterator of batches"
+)
+# How to get that from other objects, by the package of their class.
+ROWS_IN = {
+    "datasets": "one split, such as X['train']",
+    "h5py": "one data set in it, such as X['train']",
+    "polars": "X.collect()",
+    "torch": "an iterator of its batches, if they are tensors: iter(X)",
+    "zarr": "one array in it, such as X['train']",
+}
 # What to do where several columns may be meant.
 TAKE = "take, by passing that one alone"
+
+
+def rows_of(X: Any) -> Any:
+    """Rows of any object: an array, ``Vectors``, or a frame with its names, of which scikit-learn makes an array."""
+    if isinstance(X, str | os.PathLike):
+        path = os.fspath(X)
+        raise TypeError(
+            f"X must be an array of rows, got the path {path!r}: pass closure_kmeans.vectors.open_vectors({path!r})"
+        )
+    from scipy.sparse import issparse
+
+    if issparse(X):
+        raise TypeError(f"X must be dense, got a sparse {type(X).__name__}: convert it, with X.toarray()")
+    X = as_rows(X)
+    if not _becomes_an_array(X):
+        package = type(X).__module__.partition(".")[0]
+        packages = [kind.__module__.partition(".")[0] for kind in type(X).__mro__]
+        hint = next((f": pass {ROWS_IN[package]}" for package in packages if package in ROWS_IN), "")
+        raise TypeError(f"X must be {TAKEN}, got a {package}.{type(X).__name__}{hint}")
+    check_uncut(X)
+    if hasattr(X, "__array__") and not isinstance(getattr(X, "dtype", None), np.dtype):
+        return X if len(getattr(X, "shape", ())) == 2 else np.asarray(X)
+    return X
+
+
+def _becomes_an_array(X: Any) -> bool:
+    """Whether scikit-learn makes rows of an object, or says itself why not."""
+    is_rows = all(hasattr(X, name) for name in ("shape", "dtype", "__getitem__"))
+    return is_rows or isinstance(X, Sequence) or hasattr(X, "__array__") or X is None or np.isscalar(X)
 
 
 def as_rows(X: Any) -> Any:
