@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # the benchmarks, which a
 
 import closure_kmeans
 from benchmarks.figures import read_tables
-from closure_kmeans.base import BaseKMeans
+from closure_kmeans.estimator import BaseKMeans
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent

@@ -16,7 +16,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from stores import Spoiling, store_of
 
-from closure_kmeans import PAPER, ClosureKMeans, closure, clusters, parallel, stores
+from closure_kmeans import PAPER, ClosureKMeans, closure, clusters, parallel, spherical
 from closure_kmeans.closure import lower
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.parallel import Threads
@@ -157,7 +157,7 @@ def test_any_number_of_threads_and_any_blocks_give_the_same_bits(mode, weighted,
     alone = bits(model(90, mode, max_iter=4).fit(X, sample_weight=weights))
     for n_threads, n_blocks in ((2, 16), (3, 16), (5, 16), (1, 1), (1, 7), (2, 10_000)):
         monkeypatch.setattr(parallel, "BLOCKS_PER_THREAD", n_blocks)
-        for module in (stores, clusters):
+        for module in (spherical, clusters):
             monkeypatch.setattr(module, "rows_per_block", lambda rows, n_blocks=n_blocks: -(-len(rows) // n_blocks))
         assert bits(model(90, mode, max_iter=4, n_threads=n_threads).fit(X, sample_weight=weights)) == alone
 

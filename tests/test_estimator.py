@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from closure_kmeans import PAPER, ClosureKMeans, Iteration, Method, base, estimator, iteration, search, validation
+from closure_kmeans import PAPER, ClosureKMeans, Iteration, Method, estimator, iteration, search, validation
 from closure_kmeans.baselines import (
     ApproximateKMeans,
     CanopyKMeans,
@@ -351,7 +351,7 @@ def test_max_time(X, make):
 def test_max_time_does_not_take_the_set_up_for_an_iteration(X, monkeypatch):
     """The clock shows a set-up of 6 seconds and iterations of one."""
     times = chain([0.0], count(6.0))
-    for module in (base, iteration):
+    for module in (estimator, iteration):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     model = ClosureKMeans(50, max_time=9, tol=0).fit(X)
     assert [record.seconds for record in model.history_] == [6, 7, 8, 9]
@@ -449,7 +449,8 @@ def test_an_interrupt_in_the_first_iteration_leaves_nothing(X, monkeypatch, meth
 
 
 def test_an_interrupt_before_there_is_a_state_leaves_nothing(X, monkeypatch):
-    monkeypatch.setattr(estimator, "start_labels", interrupt_after(0, estimator.start_labels))
+    begin = memory.MemoryStore.begin
+    monkeypatch.setattr(memory.MemoryStore, "begin", interrupt_after(0, begin))
     model = ClosureKMeans(50)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X)

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from benchmarks import data
 from benchmarks.results import Row
 from closure_kmeans import ClosureKMeans
-from closure_kmeans.base import BaseKMeans
 from closure_kmeans.distributed import DistributedClosureKMeans, estimator, passes
 from closure_kmeans.distributed.cluster import Cluster, local_cluster, plan_merges
 from closure_kmeans.distributed.files import FIT, SharedFolder, fit_folder
 from closure_kmeans.distributed.passes import labels_name, sums_bytes
 from closure_kmeans.distributed.store import count_merged
+from closure_kmeans.estimator import BaseKMeans
 from closure_kmeans.metrics import distortion
 
 SCORED_ROWS = 20_000

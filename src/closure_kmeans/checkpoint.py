@@ -30,7 +30,7 @@ from closure_kmeans.tensors import Arrays, read_facts, read_tensors, write_tenso
 from closure_kmeans.trees import Neighborhoods
 
 if TYPE_CHECKING:
-    from closure_kmeans.base import BaseKMeans
+    from closure_kmeans.estimator import BaseKMeans
 
 FILE_NAME = "checkpoint.safetensors"
 # Rows that are digested at a time.

@@ -21,7 +21,7 @@ from closure_kmeans.points import precision, rows_per_block, shifted
 from closure_kmeans.trees import DATA_SAMPLE, principal_axes
 
 if TYPE_CHECKING:
-    from closure_kmeans.base import BaseKMeans
+    from closure_kmeans.estimator import BaseKMeans
     from closure_kmeans.vectors import Vectors
 
 # Number of centres from which the FAISS index uses an HNSW graph, and its links per centre.

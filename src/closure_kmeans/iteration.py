@@ -17,7 +17,7 @@ from closure_kmeans.compiler import WATCH
 from closure_kmeans.points import empty_rows
 
 if TYPE_CHECKING:
-    from closure_kmeans.base import BaseKMeans
+    from closure_kmeans.estimator import BaseKMeans
 
 # Labels of all points: an array, or the version of files that hold them.
 Labels = TypeVar("Labels")

@@ -21,7 +21,7 @@ from closure_kmeans.search import index_size
 from closure_kmeans.tensors import Arrays, read_any_facts, read_tensors
 
 if TYPE_CHECKING:
-    from closure_kmeans.base import BaseKMeans
+    from closure_kmeans.estimator import BaseKMeans
     from closure_kmeans.model import FittedModel
 
 # Where the classes are that can be saved and loaded.

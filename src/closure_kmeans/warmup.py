@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans import ClosureKMeans
-from closure_kmeans.base import BaseKMeans
+from closure_kmeans.estimator import BaseKMeans
 from closure_kmeans.search import compile_cells
 
 

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from closure_kmeans import validation as check
-from closure_kmeans.base import LocalKMeans, Problem, fitted_attributes, start_labels
 from closure_kmeans.clusters import Clusters, update
+from closure_kmeans.estimator import LocalKMeans, Problem, fitted_attributes, is_tree
 from closure_kmeans.iteration import Clustering, Recorder, Step, alternate
 from closure_kmeans.nearest import nearest_centers
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import Points, as_numbers
+from closure_kmeans.starts import start_labels
 from closure_kmeans.stores.memory import LocalState, MemoryStore
 
 # From clusters and the points' labels to new labels, and the number of pairs of point and centre that were compared.
@@ -49,7 +50,8 @@ class FlatKMeans(LocalKMeans):
     def _solve(self, problem: Problem) -> dict[str, Any]:
         with opened(self, problem, self.n_clusters, self.tree_dims, self.max_iter) as (store, record):
             points, threads = store.points, store.threads
-            state = store.begin(start_labels(problem.init, store))
+            start = problem.init
+            state = store.begin(store.tree_labels() if is_tree(start) else start_labels(start, store))
             assign = self._assignment(points, store.rng, threads)
 
             def take_step(state: LocalState, number: int) -> Step[NDArray[np.int32]]:

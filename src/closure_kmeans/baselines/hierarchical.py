@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from closure_kmeans import validation as check
-from closure_kmeans.base import LocalKMeans, Problem, fitted_attributes
 from closure_kmeans.baselines import kernels
 from closure_kmeans.baselines.flat import move, opened
 from closure_kmeans.clusters import group_by_label, update
+from closure_kmeans.estimator import LocalKMeans, Problem, fitted_attributes
 from closure_kmeans.iteration import Clustering, Recorder, Step, alternate
 from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import Points, as_numbers, hash_rows, precision, shifted, squared_distances

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from closure_kmeans.base import BaseKMeans
 from closure_kmeans.cli.options import STANDARD
+from closure_kmeans.estimator import BaseKMeans
 from closure_kmeans.files import check_room
 from closure_kmeans.vectors import FileFormatError, Vectors, is_shard, open_vectors, save_vectors
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import closure_kmeans
-from closure_kmeans.base import BaseKMeans
 from closure_kmeans.cli import options
 from closure_kmeans.cli.common import assign, read_vectors
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.demo import prepare_kernels
+from closure_kmeans.estimator import BaseKMeans
 from closure_kmeans.explorer.catalog import Catalog
 from closure_kmeans.explorer.fit import fit_of_checkpoint, fit_of_model
 from closure_kmeans.explorer.metadata import FORMATS, Metadata

@@ -15,13 +15,12 @@ from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from closure_kmeans import validation as check
-from closure_kmeans.base import BaseKMeans, fitted_attributes
 from closure_kmeans.checkpoint import Resume, identify
 from closure_kmeans.distributed.cluster import Cluster, connect
 from closure_kmeans.distributed.files import SharedFolder, fit_folder, shared_folder
 from closure_kmeans.distributed.sources import Source, open_source
 from closure_kmeans.distributed.store import DaskStore
-from closure_kmeans.estimator import improve
+from closure_kmeans.estimator import BaseKMeans, fitted_attributes, improve
 from closure_kmeans.hierarchy import ClustersOfClusters
 from closure_kmeans.iteration import Recorder
 from closure_kmeans.method import Method

@@ -20,7 +20,7 @@ from closure_kmeans.spherical import unit_rows
 from closure_kmeans.trees import DATA_SAMPLE, principal_axes
 
 if TYPE_CHECKING:
-    from closure_kmeans.base import BaseKMeans
+    from closure_kmeans.estimator import BaseKMeans
     from closure_kmeans.explorer.metadata import Metadata
     from closure_kmeans.explorer.pictures import Pictures
     from closure_kmeans.vectors import Vectors

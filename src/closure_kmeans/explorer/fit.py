@@ -10,7 +10,7 @@ from closure_kmeans.checkpoint import checkpoint_file, read_status
 from closure_kmeans.iteration import Iteration
 
 if TYPE_CHECKING:
-    from closure_kmeans.base import BaseKMeans
+    from closure_kmeans.estimator import BaseKMeans
 
 
 # Seconds without a checkpoint after which a fit counts as silent: it may have been killed.

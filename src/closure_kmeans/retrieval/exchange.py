@@ -18,7 +18,7 @@ from sklearn.base import clone
 
 from closure_kmeans import ClosureKMeans
 from closure_kmeans import validation as check
-from closure_kmeans.base import BaseKMeans
+from closure_kmeans.estimator import BaseKMeans
 from closure_kmeans.export import list_members, to_faiss
 from closure_kmeans.files import FileFormatError, file_size, library, reading, replacing
 from closure_kmeans.parallel import blas

@@ -15,9 +15,9 @@ from tqdm.auto import tqdm
 
 from closure_kmeans import ClosureKMeans
 from closure_kmeans import validation as check
-from closure_kmeans.base import BaseKMeans
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.checkpoint import Resume
+from closure_kmeans.estimator import BaseKMeans
 from closure_kmeans.files import reading
 from closure_kmeans.points import check_uncut, forget, map_of
 from closure_kmeans.retrieval.embedding import origins, sign

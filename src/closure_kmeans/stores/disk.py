@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans.balance import admit
-from closure_kmeans.clusters import Clusters, group_by_label, refill_empty
+from closure_kmeans.clusters import Clusters, group_by_label
 from closure_kmeans.iteration import Clustering
 from closure_kmeans.method import Method
 from closure_kmeans.nearest import SAMPLE_ROWS
 from closure_kmeans.parallel import Threads
 from closure_kmeans.points import as_numbers, forget, rows_per_block
+from closure_kmeans.refill import refill_empty
 from closure_kmeans.stores import Assigned, Rule
 from closure_kmeans.stores.layout import (
     WIDENED_VALUES,

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from closure_kmeans.base import draw_rows
 from closure_kmeans.parallel import Threads
+from closure_kmeans.starts import draw_rows
 from closure_kmeans.stores.memory import MemoryStore
 
 
