@@ -217,25 +217,25 @@ def draw_flow() -> Figure:
         ax.add_patch(FancyArrowPatch(begin, end, connectionstyle=f"arc3,rad={bend}", **style))
 
     box(0.05, 4.4, "vectors/", "files and arrays → rows")
-    box(2.65, 4.4, "stores/", "rows in the order of a tree")
-    box(5.25, 4.4, "trees.py", "random trees as arrays")
-    box(7.8, 4.4, "base.py", "the first labels")
+    box(2.65, 4.4, "estimator.py", "fit: check the input")
+    box(5.25, 4.4, "trees.py", "a first tree")
+    box(7.8, 4.4, "stores/", "rows in its order, start")
     for x in (2.22, 4.82, 7.4):
         arrow((x, 4.83), (x + 0.38, 4.83))
 
     ax.add_patch(FancyBboxPatch((0.05, 2.05), 9.9, 1.85, boxstyle=rounded, facecolor="#f3f6f8", edgecolor=PALE))
     loop = "closure.py and iteration.py: again and again, until the distortion hardly falls"
     ax.text(0.2, 3.68, loop, va="center", fontsize=9, color=INK)
-    box(0.25, 2.6, "neighborhoods.py", "which leaves to look at", RED)
+    box(0.25, 2.6, "trees.py", "which leaves to look at", RED)
     box(2.7, 2.6, "stores/", "assign inside the leaves", RED)
-    box(5.15, 2.6, "clusters.py", "means; refill the empty", RED)
+    box(5.15, 2.6, "clusters.py", "means of the clusters", RED)
     box(7.6, 2.6, "iteration.py", "record, stop, checkpoint", RED)
     for x in (2.42, 4.87, 7.32):
         arrow((x, 3.03), (x + 0.26, 3.03))
     arrow((8.68, 2.57), (1.32, 2.57), bend=-0.05)
     arrow((8.87, 4.38), (8.87, 3.94))
 
-    box(0.05, 0.7, "estimator.py", "the model: fit, predict", GREEN)
+    box(0.05, 0.7, "model.py", "predict, transform, save", GREEN)
     box(2.65, 0.7, "search.py", "nearest centre of new rows", GREEN)
     box(5.25, 0.7, "storage.py, export.py", "to files, to other tools", GREEN)
     box(7.8, 0.7, "cli/, explorer/", "for those who use it", GREEN)
