@@ -495,7 +495,7 @@ def test_rows_without_a_direction(shards, threads):
     rows = np.load(shards / "2.npy")
     rows[5] = 0
     save_vectors(shards / "2.npy", rows)
-    with pytest.raises(ValueError, match=r"2.npy': the rows of X must have a direction .* but row 5 is zero"):
+    with pytest.raises(ValueError, match=r"2.npy': the rows of X must not be zero .* but row 5 is"):
         new_model(threads, metric="cosine").fit(shards)
 
 

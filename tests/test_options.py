@@ -125,14 +125,14 @@ def test_rows_without_a_direction(X):
     zero = X.copy()
     zero[17] = 0
     model = ClosureKMeans(10, metric="cosine", random_state=0)
-    with pytest.raises(ValueError, match=r"rows of X must have a direction for metric='cosine', but row 17 is zero"):
+    with pytest.raises(ValueError, match=r"rows of X must not be zero for metric='cosine', but row 17 is"):
         model.fit(zero)
     with pytest.raises(ValueError, match="but row 17 is zero"):
         model.fit(X).predict(zero)
     late = np.concatenate([X, zero])  # read some rows at a time
     with pytest.raises(ValueError, match=f"but row {len(X) + 17} is zero"):
         ClosureKMeans(10, metric="cosine", memory_limit="16MB", random_state=0).fit(late)
-    with pytest.raises(ValueError, match=r"rows of init must have a direction .* but row 3 is zero"):
+    with pytest.raises(ValueError, match=r"rows of init must not be zero .* but row 3 is"):
         model.set_params(init=zero[14:24]).fit(X)
     with pytest.raises(ValueError, match="metric must be one of 'euclidean', 'cosine', got 'l1'"):
         ClosureKMeans(2, metric="l1").fit(X)

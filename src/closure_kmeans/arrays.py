@@ -12,7 +12,7 @@ from closure_kmeans.points import check_uncut, check_values, precision, rows_per
 
 
 def check_weights(sample_weight: ArrayLike, n_rows: int) -> NDArray[np.float64]:
-    """Weights: finite, not negative, one a row."""
+    """Check the weights of rows: finite, not negative, not all zero, one for each row."""
     given = np.asarray(unmasked("sample_weight", sample_weight))
     if given.dtype.kind not in "biuf":
         raise TypeError(f"sample_weight must hold numbers, got {given.dtype}")
@@ -29,7 +29,7 @@ def check_weights(sample_weight: ArrayLike, n_rows: int) -> NDArray[np.float64]:
 
 
 def check_labels(name: str, value: ArrayLike, n_rows: int, n_clusters: int) -> NDArray[Any]:
-    """Whole numbers below the number of clusters, one a row."""
+    """Check labels: integers below the number of clusters, one for each row."""
     array = np.asarray(unmasked(name, value))
     if array.shape != (n_rows,):
         raise ValueError(f"{name} must have shape ({n_rows},), one per row, got {array.shape}")
@@ -41,7 +41,7 @@ def check_labels(name: str, value: ArrayLike, n_rows: int, n_clusters: int) -> N
 
 
 def check_start(value: ArrayLike, n_clusters: int, X: NDArray[Any]) -> NDArray[Any]:
-    """A start given as labels, or as centres, of which there may be fewer than clusters."""
+    """Check a start given as labels, or as at most ``n_clusters`` centres."""
     if isinstance(value, BaseEstimator):
         raise TypeError("init must not be a model since version 0.2: use its centres, init=model.cluster_centers_")
     check_uncut(value)
@@ -59,7 +59,7 @@ def check_start(value: ArrayLike, n_clusters: int, X: NDArray[Any]) -> NDArray[A
 
 
 def check_centers(name: str, value: ArrayLike) -> NDArray[Any]:
-    """Centres from anywhere: float64 stays float64, all else becomes float32."""
+    """Check centres; float64 stays float64, all else becomes float32."""
     array = np.asarray(unmasked(name, value))
     if array.ndim != 2 or 0 in array.shape:
         raise ValueError(f"{name} must be an array of shape (n_clusters, n_features), got {array.shape}")
@@ -67,7 +67,7 @@ def check_centers(name: str, value: ArrayLike) -> NDArray[Any]:
 
 
 def _finite_centers(name: str, array: NDArray[Any], dtype: type[np.floating[Any]], *, centred: bool) -> NDArray[Any]:
-    """Finite centres, whose squares, less their mean if ``centred``, do not overflow a precision."""
+    """Convert centres to a precision; raise if they, or their squared norms, less the mean if ``centred``, overflow."""
     if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
         raise ValueError(f"{name} must hold finite numbers only")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -82,12 +82,10 @@ def _finite_centers(name: str, array: NDArray[Any], dtype: type[np.floating[Any]
 
 
 def check_new_rows(X: NDArray[Any], center: NDArray[Any], first: int = 0, name: str = "X") -> None:
-    """New rows must be finite, and so must their squared distances to a centre, in the precision of their dtype.
+    """Raise unless rows and their squared distances to a centre are finite, in the precision of their dtype.
 
-    ``first`` is the number of the first one, and ``name`` what they are called, for errors.
-
-    One sum shows that of nearly all rows: |x - c|^2 is at most 2 |x|^2 + 2 |c|^2. Where it overflows, each row is
-    looked at.
+    Errors call the rows ``name``, and the first one row ``first``. One sum bounds all distances:
+    ‖x − c‖² ≤ 2 ‖x‖² + 2 ‖c‖². Only if it overflows, each row is checked.
     """
     check_uncut(X)
     center = center.astype(precision(X.dtype))

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from closure_kmeans.estimator import BaseKMeans
 
 FILE_NAME = "checkpoint.safetensors"
-# Rows that are digested at a time.
+# Rows hashed at a time.
 DIGESTED_ROWS = 1 << 20
 LABELS = "state.labels"
 GO_ON_ANYWAY = "go on by fit(X, resume='anyway') or closure-kmeans fit --resume-anyway"
 
-# Whether a fit goes on from a saved one; "anyway": in another environment, too.
+# Whether to resume a saved fit; "anyway" also in another environment.
 Resume: TypeAlias = bool | Literal["anyway"]
 
 
@@ -77,7 +77,7 @@ class Checkpoint:
         self._facts["first_generator"] = dict(rng.bit_generator.state)
 
     def _prepare_folder(self) -> None:
-        """Raise now, and not after an hour, if the file cannot be written; remove leftovers of killed processes."""
+        """Raise before the fit if the file cannot be written; remove temporary files of killed processes."""
         folder = self.path.parent
         file = next((place for place in (folder, *folder.parents) if place.is_file()), None)
         if file is not None:
@@ -172,7 +172,7 @@ class Checkpoint:
         self._write(ended=True)
 
     def _write(self, *, ended: bool) -> None:
-        """Write what was noted last. A failure is no reason to end the fit."""
+        """Write the state that was noted last. A failure does not end the fit."""
         if self._noted is None:
             return
         arrays, facts = self._noted
@@ -200,7 +200,7 @@ def check_new(path: str | os.PathLike[str]) -> None:
 
 
 def check_identity(what: str, saved: dict[str, Any], own: dict[str, Any]) -> None:
-    """What was saved must be of the same fit."""
+    """Raise if a saved fit has other parameters or data."""
     differences = _differences(saved, own)
     if differences:
         raise FileFormatError(f"{what} is of another fit: {differences}. Remove it to start over")
@@ -253,7 +253,7 @@ def _arrays_of(state: LocalState) -> Arrays:
 
 
 def _labels_in(arrays: Arrays, n_points: int, n_clusters: int) -> NDArray[np.int32]:
-    """The labels of the user's rows in some arrays."""
+    """Labels from saved arrays, in the order of the user's rows."""
     labels = np.array(arrays[LABELS])
     if (labels.shape, labels.dtype) != ((n_points,), np.dtype(np.int32)):
         raise ValueError(f"labels must be {(n_points,)} int32, but is {labels.shape} {labels.dtype}")
@@ -263,7 +263,7 @@ def _labels_in(arrays: Arrays, n_points: int, n_clusters: int) -> NDArray[np.int
 
 
 def _as_state(arrays: Arrays, like: LocalState) -> LocalState:
-    """The state in some arrays, which must look like another."""
+    """State from saved arrays; raise unless shapes and dtypes are those of a given one."""
     found, expected = _part(arrays, "state."), _arrays_of(like)
     if "previous" in found:
         expected["previous"] = like.clusters.centers
@@ -279,7 +279,7 @@ def _part(arrays: Arrays, prefix: str) -> Arrays:
 
 
 def _read_sound(path: Path) -> tuple[Arrays, dict[str, Any]]:
-    """Read a file whose checksum is that of its arrays."""
+    """Read a file and verify its checksum."""
     arrays, facts = read_tensors(path, "checkpoint")
     if _checksum(arrays) != facts["checksum"]:
         raise FileFormatError(f"'{path}' is damaged: its checksum is not that of its values")
@@ -287,7 +287,7 @@ def _read_sound(path: Path) -> tuple[Arrays, dict[str, Any]]:
 
 
 def _checksum(arrays: Arrays) -> int:
-    """A number that a damage to the arrays changes."""
+    """Checksum of some arrays."""
     total = 0
     for name in sorted(arrays):
         total = zlib.crc32(np.ascontiguousarray(arrays[name]).data.cast("B"), zlib.crc32(name.encode(), total))
@@ -295,7 +295,7 @@ def _checksum(arrays: Arrays) -> int:
 
 
 def digest(array: NDArray[Any]) -> str:
-    """A name for the contents of an array."""
+    """Hash of the contents of an array."""
     return hashlib.blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=8).hexdigest()
 
 
@@ -362,7 +362,7 @@ def read_centers(path: str | os.PathLike[str]) -> NDArray[Any]:
 
 
 def digest_rows(X: Any) -> str:
-    """A name for rows, all of them and in their order."""
+    """Hash of all rows in their order."""
     whole = hashlib.blake2b(digest_size=8)
     for first in range(0, X.shape[0], DIGESTED_ROWS):
         whole.update(hash_rows(X, first, first + DIGESTED_ROWS).data)
@@ -370,7 +370,7 @@ def digest_rows(X: Any) -> str:
 
 
 def describe_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What is in a checkpoint, for people."""
+    """Summary of a checkpoint, for reports."""
     path = checkpoint_file(path)
     with reading(path, "a checkpoint"):
         status = read_status(path)

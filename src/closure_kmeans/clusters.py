@@ -1,4 +1,4 @@
-"""Clusters as arrays, the update step, and the refilling of clusters that lost all their points."""
+"""Clusters as arrays, the update step, extrapolation, and the accuracy of an assignment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from closure_kmeans.spherical import move_onto_sphere
 ROUNDING = 1e-12
 # Cluster sizes between which the extrapolation factor rises from 0 to 1: extrapolation would empty smaller clusters.
 EXTRAPOLATE_FROM, EXTRAPOLATE_FULLY = 10, 50
-# Rows that show the accuracy of an assignment: it is known to half a percent or better.
+# Rows of the sample that measures the accuracy, to half a percent or better.
 ACCURACY_ROWS = 500
 # Centres in one matrix product with these rows; both fit into the second-level cache.
 ACCURACY_CENTERS = 512
@@ -58,7 +58,7 @@ class Members(NamedTuple):
     starts: NDArray[np.int64]  # (k + 1,) cluster c holds rows[starts[c]:starts[c + 1]]
 
     def of(self, cluster: int) -> NDArray[np.int32]:
-        """The rows of a cluster."""
+        """Rows of a cluster."""
         return self.rows[self.starts[cluster] : self.starts[cluster + 1]]
 
 
@@ -115,7 +115,7 @@ def take_over(old: Clusters, clusters: Clusters, kept: NDArray[np.int64], first:
 
 
 def empty_clusters(points: Points, n_clusters: int, out: NDArray[Any] | None) -> Clusters:
-    """Clusters to be written to; ``out`` is memory for the centres."""
+    """Allocate clusters; ``out`` is memory for the centres."""
     return Clusters(
         centers=empty_rows((n_clusters, points.rows.shape[1]), points.offset.dtype) if out is None else out,
         norms=np.zeros(n_clusters, points.offset.dtype),
@@ -128,7 +128,7 @@ def empty_clusters(points: Points, n_clusters: int, out: NDArray[Any] | None) ->
 def find_means(
     points: Points, members: Members, clusters: Clusters, chosen: NDArray[np.int64], first: int, last: int
 ) -> None:
-    """Update the means of the clusters ``chosen[first:last]``, on the sphere if the points are."""
+    """Update the means of the clusters ``chosen[first:last]``; L2-normalise them if the points are spherical."""
     total = np.empty(points.rows.shape[1])
     kernels.rows.update_clusters(points.weighted_rows, *members, clusters, total, chosen, first, last)
     if points.spherical:
@@ -159,10 +159,7 @@ def extrapolate(
 
 
 def sample_accuracy(points: Points, centers: NDArray[Any], labels: NDArray[np.int32], threads: Threads) -> float:
-    """The share of a sample of points, spread over the data, whose cluster has the nearest of all centres.
-
-    Of several centres that are equally near, any one counts.
-    """
+    """Fraction of a sample of points, evenly spaced, whose cluster has the nearest of all centres, or one as near."""
     sample = slice(None, None, -(-len(points.rows) // ACCURACY_ROWS))
     given = as_numbers(points.rows[sample])
     rows = shifted(given, points.offset)

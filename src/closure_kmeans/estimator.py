@@ -37,7 +37,7 @@ from closure_kmeans.trees import LeavesOf, Neighborhoods
 class Problem(NamedTuple):
     """The input of a fit, checked."""
 
-    rows: Any  # (n, d) as the metric sees them; larger than memory if there is a limit, then as they are
+    rows: Any  # (n, d) L2-normalised for cosine, unless there is a memory limit
     weights: NDArray[np.float64]  # (n,) all above 0, or (1,) where all weigh the same
     init: str | NDArray[Any]  # "tree", "random", centres or labels
     began: float  # when ``fit`` was called
@@ -84,7 +84,7 @@ class BaseKMeans(FittedModel):
             raise TypeError(f"callback must be callable, got {self.callback!r}")
 
     def _become(self, fitted: dict[str, Any]) -> Self:
-        """Set the fitted attributes after success; raise an interrupt of the fit again."""
+        """Set the fitted attributes; raise ``KeyboardInterrupt`` if the fit was interrupted."""
         self.__dict__.update(fitted)
         if self.stopped_by_ == "interrupted":
             raise KeyboardInterrupt(f"the model is as it was after iteration {self.n_iter_}")
@@ -110,7 +110,7 @@ class LocalKMeans(BaseKMeans, ABC):
         return self._fit(X, sample_weight)
 
     def _fit(self, X: ArrayLike, sample_weight: ArrayLike | None, resume: Resume = False) -> Self:
-        """Check the input, cluster the rows, and label those that weigh nothing."""
+        """Check the input, cluster the rows, and label rows of zero weight."""
         began = time.perf_counter()
         self._check_parameters()
         X = check.rows(X)
@@ -333,7 +333,7 @@ class ClosureKMeans(ClustersOfClusters, LocalKMeans):
             return fitted_attributes(store, state, stopped_by, record)
 
     def _open(self, problem: Problem, method: Method, rng: np.random.Generator, threads: Threads) -> LocalStore[Any]:
-        """The store of the rows: in memory, or on disk where there is a limit."""
+        """Open the store of the rows: in memory, or on disk if there is a memory limit."""
         settings: dict[str, Any] = {
             "tree_dims": method.tree_dims,
             "spherical": self.metric == "cosine",

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from closure_kmeans import validation as check
 from closure_kmeans.model import FittedModel
 
-# Parameters of the fit that those of the levels have, too.
+# Parameters that the fits of the levels take over.
 SHARED = ("metric", "target_accuracy", "method", "max_iter", "tol", "max_time", "random_state", "n_threads", "verbose")
 
 

@@ -1,4 +1,4 @@
-"""K-means as "assign by anything": the loop that all methods share, its state, its records and who keeps them.
+"""K-means as "assign by anything": the loop that all methods share, its state and its records.
 
 The methods differ only in how they assign the points: to the best of the clusters of their neighbours (``closure.py``),
 of all clusters, or of some that an index finds (``baselines``).
@@ -54,9 +54,9 @@ class Clustering(NamedTuple, Generic[Labels]):
 
 
 class CenterBuffers:
-    """Memory for the centres of an iteration, of the one before and of the next, which take turns.
+    """Buffers for the centres of the current, the previous and the next iteration, which rotate.
 
-    With many clusters the centres are large, and new memory takes as long as the arithmetic. With ``keep_previous`` a
+    With many clusters the centres are large, and allocation takes as long as the arithmetic. With ``keep_previous`` a
     state keeps the centres of the iteration before, for extrapolation.
     """
 
@@ -67,13 +67,13 @@ class CenterBuffers:
 
     @property
     def next(self) -> NDArray[Any]:
-        """Memory for the extrapolated centres and, once the points are assigned to these, for the updated ones."""
+        """Buffer for the extrapolated centres and, after the assignment to them, for the updated ones."""
         if self._next is None:
             self._next = empty_rows(self._shape, self._dtype)
         return self._next
 
     def release(self) -> None:
-        """Free the memory of the next centres, unless a state still holds it."""
+        """Free the buffer of the next centres."""
         self._next = None
 
     def rotate(self, state: Clustering[Labels], labels: Labels, clusters: Clusters) -> Clustering[Labels]:
@@ -141,21 +141,21 @@ def alternate(
 
 
 class Keeper(Protocol):
-    """A place where a fit is saved while it runs: a checkpoint, or the shared folder of a fit on Dask."""
+    """Protocol of what saves a fit while it runs: a checkpoint, or the shared folder of a fit on Dask."""
 
     @property
     def history(self) -> list[Iteration]:
-        """The iterations that were saved there before this fit."""
+        """The saved iterations of a resumed fit."""
 
     def note(self, state: Clustering[Any], history: list[Iteration], converged: bool) -> None:
         """Take the state after an iteration."""
 
     def finish(self) -> None:
-        """Save the last state: the fit has ended, for whatever reason."""
+        """Save the last state at the end of the fit, whatever ended it."""
 
 
 class Recorder:
-    """Records iterations, shows the progress, and says when to stop.
+    """Records iterations: history, progress bar, callback, time limit, checkpoints.
 
     ``max_time``, ``callback`` and ``verbose`` are those of the ``model``. The fit ``began`` at a time by
     ``time.perf_counter``, and is saved by the ``keeper``.
@@ -187,7 +187,7 @@ class Recorder:
             self._keeper.finish()
 
     def count_start(self, state: Clustering[Any], n_clusters: int) -> str | None:
-        """Record the assignment to given centres as the first iteration; a reason to stop, if there is one."""
+        """Record the assignment to given centres as the first iteration; returns a reason to stop, or None."""
         return self(Step(state, n_active=self._n_points, n_pairs=self._n_points * n_clusters, n_trees=0), None)
 
     def complete(self, measure_accuracy: Callable[[], float]) -> None:
@@ -200,7 +200,7 @@ class Recorder:
             self.history[-1] = last._replace(accuracy=measure_accuracy())
 
     def __call__(self, step: Step[Any], accuracy: float | None, converged: bool = False) -> str | None:
-        """Record an iteration; a reason to stop, if there is one."""
+        """Record an iteration; returns a reason to stop, or None."""
         elapsed = time.perf_counter() - self._began
         record = Iteration(
             iteration=len(self.history) + 1,

@@ -28,13 +28,13 @@ class KeptNeighborhoods(Neighborhoods[RandomPartition]):
         self._trees: list[RandomPartition] = []
 
     def leaves(self) -> list[RandomPartition]:
-        """All trees; the last ones are grown now if they have to be."""
+        """All trees; missing ones are grown now."""
         while len(self._trees) < self._n_trees:
             self._trees.append(self._grow(self._leaf_size))
         return self._trees
 
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:
-        """Add a tree if there is need and room for one."""
+        """Add a tree if the neighbourhoods are used up, up to ``max_trees``."""
         used_up = settled or fall < self._min_fall
         if not used_up or self._n_trees >= self._max_trees:
             return False

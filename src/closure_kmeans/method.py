@@ -1,4 +1,4 @@
-"""The switches of the algorithm, for experiments: the defaults, and the algorithm exactly as the paper has it."""
+"""Settings of the algorithm for experiments: the defaults, and those of the paper."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 
 class Method(NamedTuple):
-    """How ``ClosureKMeans`` looks for better clusters.
+    """Settings of the algorithm of ``ClosureKMeans``.
 
     Parameters
     ----------

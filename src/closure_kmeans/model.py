@@ -1,4 +1,4 @@
-"""What a fitted model does: ``predict`` and its kin, all by the index of its centres; its file, its grid."""
+"""Fitted models: prediction and other queries by the index of the centres, saving, notebook output."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from closure_kmeans.tensors import unmap, write_tensors
 if TYPE_CHECKING:
     from closure_kmeans.explorer.notebook import Grid
 
-# Rows transformed at a time, at least: enough for products that are worth converting the centres to float64.
+# Fewest rows transformed at a time, since each block converts the centres to float64.
 TRANSFORM_ROWS = 256
 
 
 class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
-    """Clusters, and the nearest of their centres for new rows."""
+    """A fitted model: cluster centres, and queries for new rows."""
 
     # The class of ``center_index_``.
     index_class: ClassVar[type[CenterIndex]] = CenterIndex
 
-    # Parameters that some estimators lack.
+    # Defaults of parameters that some estimators do not have.
     init: Literal["tree", "random"] | ArrayLike = "tree"
     metric: Literal["euclidean", "cosine"] = "euclidean"
 
@@ -51,7 +51,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
     stopped_by_: str
     _sample: NDArray[Any] | None  # rows of the fit
     _index: CenterIndex | None  # made when it is first used
-    _indexed: NDArray[Any]  # the centres that these are about
+    _indexed: NDArray[Any]  # the centres that ``_index`` and ``_sample`` belong to
 
     def predict(self, X: ArrayLike, *, exact: bool = False) -> NDArray[np.int32]:
         """The nearest centre of each row.
@@ -142,7 +142,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         return -float(distances.sum())
 
     def medoids(self, X: ArrayLike, labels: ArrayLike | None = None) -> NDArray[np.int64]:
-        """The row that stands for each cluster: of its rows in X the one nearest to its centre, the first of several.
+        """The medoid of each cluster: its row in X that is nearest to the centre, the first of several.
 
         Parameters
         ----------
@@ -220,7 +220,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         return cluster_grid(self, cluster, X, images, n_items)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        """What a notebook shows: below the parameters a summary of the model, if the extra ``explore`` is there."""
+        """Notebook output: the parameters, and with the extra ``explore`` a summary of the model."""
         bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
         with suppress(ImportError):
             from closure_kmeans.explorer.notebook import summary
@@ -262,7 +262,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         return self._index
 
     def __getstate__(self) -> dict[str, Any]:
-        """The index as arrays, without the centres and without rows."""
+        """State for pickling: the index as arrays, without the centres and without rows of the fit."""
         state: dict[str, Any] = dict(super().__getstate__())
         if state.pop("_indexed", None) is not None:
             state["_index"] = self.center_index_.pack()
@@ -276,7 +276,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
             self._indexed = self.cluster_centers_
 
     def _check(self, X: ArrayLike) -> NDArray[Any]:
-        """New rows as the metric sees them."""
+        """Check new rows; L2-normalise them for the cosine metric."""
         check_is_fitted(self, "cluster_centers_")
         given = check.rows(X)
         rows = check.fitted_rows(given, self)

@@ -20,9 +20,9 @@ SEARCH_ROWS, ROWS_PER_SEARCH = 256, 4096
 GROUP_BYTES = 1 << 17
 # The relative rounding error of float32, in which bounds are computed.
 FLOAT_EPSILON = 2.0**-23
-# Rows that are compared with all centres at once, where several centres are looked for.
+# Rows per matrix product in a search for several nearest centres.
 SEVERAL_ROWS = 64
-# Rows of a fit that show how rows lie to the centres: see ``CenterIndex``.
+# Rows of a fit that ``CenterIndex`` keeps as its sample.
 SAMPLE_ROWS = 2000
 
 

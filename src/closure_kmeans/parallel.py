@@ -1,4 +1,4 @@
-"""The one place that starts threads, and that limits those of BLAS.
+"""Thread pool over blocks of work, and the limit of one BLAS thread. No other module starts threads.
 
 Compiled functions release the GIL and take a range, so a thread pool over ranges is all that is needed. A pool lives
 as long as one call of the library: nothing is left running that a fork could meet.
@@ -27,7 +27,7 @@ from closure_kmeans.compiler import acknowledge
 
 Result = TypeVar("Result")
 
-# Enough blocks for threads of unequal speed to finish together, few enough to cost nothing.
+# Blocks per thread: enough for threads of unequal speed to finish together, few enough that dispatch costs nothing.
 BLOCKS_PER_THREAD = 8
 
 
@@ -88,7 +88,7 @@ class Threads:
                     waiting.clear()
                     acknowledge(error)
 
-        # A task a thread, not a block: for small blocks, to hand out tasks takes longer than to do them.
+        # One task per thread, not per block: dispatching a small block takes longer than computing it.
         tasks = [self._pool.submit(take_blocks) for _ in range(min(self.n_threads, len(ranges)) - 1)]
         try:
             take_blocks()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Values converted to float at a time: some megabytes.
 BLOCK_VALUES = 1 << 20
-# Values hashed at a time: they take eight bytes each, several times over.
+# Values hashed at a time; the temporaries take eight bytes a value, several times.
 HASHED_VALUES = 1 << 16
 # Distances that differ by no more than this factor are equal but for rounding.
 EQUALLY_NEAR = 1 + 1e-9
@@ -25,7 +25,7 @@ ALIGNMENT = 64
 
 
 class WeightedRows(NamedTuple):
-    """What kernels read of points; kernels are compiled for each combination of their types."""
+    """The fields of ``Points`` that kernels read; kernels are compiled for each combination of their types."""
 
     rows: NDArray[Any]
     offset: NDArray[Any]
@@ -88,7 +88,7 @@ def heights(rows: NDArray[Any], direction: NDArray[Any]) -> NDArray[Any]:
 
 
 def as_numbers(rows: NDArray[Any]) -> NDArray[Any]:
-    """Stored rows in the dtype that they came in."""
+    """View stored rows in their original dtype: float16 is stored as its bits."""
     return rows.view(np.float16) if rows.dtype == np.uint16 else rows
 
 
@@ -152,10 +152,7 @@ def check_values(X: NDArray[Any], derived: NDArray[Any], first: int = 0, name: s
 
 
 def empty_rows(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Memory for rows that begins with a cache line: a row of whole lines then touches no other.
-
-    What NumPy gives begins anywhere, and to fetch 128 bytes takes three lines.
-    """
+    """Allocate rows aligned to a cache line; by NumPy's own alignment a row of 128 bytes may span three lines."""
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % ALIGNMENT
@@ -164,7 +161,7 @@ def empty_rows(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 
 
 def unmasked(name: str, array: Any) -> Any:
-    """What was given, but a masked array as a plain one: nothing may be masked, for the values below would count."""
+    """Convert a masked array to a plain one; raise if any value is masked."""
     if not isinstance(array, np.ma.MaskedArray):
         return array
     n_masked = int(np.sum(array.mask))
@@ -174,14 +171,14 @@ def unmasked(name: str, array: Any) -> Any:
 
 
 def largest(values: NDArray[Any], n: int) -> NDArray[np.int64]:
-    """Where the largest values are, at most so many, the largest first; of equal ones the first. NaN is the smallest.
+    """Indices of the ``n`` largest values in descending order; the first of equal ones. NaN counts as the smallest.
 
     >>> largest(np.array([5, 1, 7, 5]), 3)
     array([2, 0, 3])
     """
     negative = -values
     among = np.arange(len(values))
-    if 0 < n < len(values):  # to sort them all would take longer
+    if 0 < n < len(values):  # faster than sorting all
         least = np.partition(negative, n - 1)[n - 1]
         among = among if np.isnan(least) else np.flatnonzero(negative <= least)
     return among[np.argsort(negative[among], kind="stable")[:n]]

@@ -1,4 +1,4 @@
-"""Refilling of clusters that lost all their points, or that hold copies of a row that makes up another cluster too."""
+"""Refilling of clusters that lost all their points, and of clusters that hold only copies of another cluster's row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from closure_kmeans.points import Points, as_numbers, hash_rows, heights, larges
 
 
 def refill_empty(points: Points, labels: NDArray[np.int32], clusters: Clusters, members: Members) -> None:
-    """Refill clusters without points, or with copies of a row that others have too; labels and means change."""
+    """Refill empty clusters, and those with copies of a row that others consist of; updates labels and means."""
     changed = join_copies(points, labels, clusters, members)
     while True:
         counts = np.diff(members.starts)
@@ -27,9 +27,9 @@ def refill_empty(points: Points, labels: NDArray[np.int32], clusters: Clusters, 
 
 
 def join_copies(points: Points, labels: NDArray[np.int32], clusters: Clusters, members: Members) -> NDArray[np.int64]:
-    """Give the points of clusters that hold copies of one and the same row to the first of these; the changed clusters.
+    """Merge clusters that hold copies of the same row into the first of them; returns the changed clusters.
 
-    A tree spreads a frequent row over several cells, and copies would never leave a centre that is one of them.
+    A tree spreads a frequent row over several leaves, and copies never leave a centre equal to them.
     """
     pure = np.flatnonzero(are_copies(clusters))
     pure = pure[np.diff(members.starts)[pure] > 0]
@@ -50,9 +50,9 @@ def join_copies(points: Points, labels: NDArray[np.int32], clusters: Clusters, m
 def find_changed_means(
     points: Points, labels: NDArray[np.int32], clusters: Clusters, members: Members, changed: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Update the means of clusters among which points have moved; the number of points of each of them.
+    """Update the means of clusters that exchanged points; returns the number of points of each.
 
-    Only the points that they had are grouped: to group all points again would take longer than the means.
+    Only their own points are grouped again: grouping all points would take longer than the means.
     """
     had = np.sort(np.concatenate([members.of(j) for j in changed]))
     places, starts = group_by_label(labels[had], len(clusters.sizes))
@@ -64,9 +64,9 @@ def find_changed_means(
 def refill(
     points: Points, labels: NDArray[np.int32], clusters: Clusters, members: Members, empty: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Split the clusters of largest error in two, one for each empty cluster, as long as there are divisible ones."""
+    """Split the clusters of largest error in two, one for each empty cluster, as far as they are divisible."""
     divisible = np.flatnonzero(np.diff(members.starts) > 1)
-    # A cluster of copies is split only if there is no other.
+    # Clusters of copies are split only if no others are left.
     in_error = divisible[~are_copies(clusters)[divisible]]
     divisible = in_error if len(in_error) > 0 else divisible
     donors = divisible[largest(clusters.errors[divisible], len(empty))]

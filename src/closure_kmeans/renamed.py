@@ -1,4 +1,4 @@
-"""Names of parameters of version 0.1, and what to write instead."""
+"""Parameters of version 0.1, and their replacements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RENAMED = {
 
 
 def check_renamed(kind: type, names: Iterable[str]) -> None:
-    """Raise if a name that is no parameter of an estimator was one in version 0.1."""
+    """Raise if a name is a parameter of version 0.1 that the estimator no longer has; name its replacement."""
     known = kind._get_param_names()  # type: ignore[attr-defined]
     for name in names:
         new = RENAMED.get(name)

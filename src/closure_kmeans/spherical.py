@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def unit_rows(X: NDArray[Any], name: str = "X", numbers: range | None = None) -> NDArray[Any]:
     """L2-normalise rows, in the precision of their dtype; rows that overflow stay as they are.
 
-    An error names the rows ``name``, and a row by its place in ``numbers`` if they are a part of X.
+    Errors name the array ``name``, and a row by its entry in ``numbers`` if the rows are a part of X.
     """
     numbers = range(len(X)) if numbers is None else numbers
     result = np.empty(X.shape, precision(X.dtype))
@@ -28,8 +28,8 @@ def unit_rows(X: NDArray[Any], name: str = "X", numbers: range | None = None) ->
             lengths = np.sqrt(np.einsum("ij,ij->i", block, block))
         if (lengths == 0).any():
             raise ValueError(
-                f"the rows of {name} must have a direction for metric='cosine', "
-                f"but row {numbers[first + int((lengths == 0).argmax())]} is zero"
+                f"the rows of {name} must not be zero for metric='cosine', "
+                f"but row {numbers[first + int((lengths == 0).argmax())]} is"
             )
         lengths[~np.isfinite(lengths)] = 1
         result[first : first + len(block)] = block / lengths[:, np.newaxis]
@@ -39,8 +39,8 @@ def unit_rows(X: NDArray[Any], name: str = "X", numbers: range | None = None) ->
 def move_onto_sphere(clusters: Clusters, offset: NDArray[Any], chosen: NDArray[np.int64]) -> None:
     """L2-normalise the means of some clusters: the best centres on the sphere.
 
-    The squared distances to any centre sum up to those to the mean, plus the squared distance from it to the mean for
-    each point: here that is (1 - length of the mean)². A mean of length zero is as near to one direction as to another.
+    The sum of squared distances grows by (1 - length of the mean)² for each point. A mean of length zero is equally
+    near to all directions; the first axis is taken.
     """
     some = chosen[clusters.sizes[chosen] > 0]
     means = clusters.centers[some].astype(np.float64) + offset

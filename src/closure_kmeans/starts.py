@@ -13,7 +13,7 @@ from closure_kmeans.stores.memory import LocalStore
 
 
 def start_labels(init: str | NDArray[Any], store: LocalStore[Any]) -> NDArray[np.int32]:
-    """Labels of the points by a start other than the tree.
+    """First labels of the points, for all starts except the tree.
 
     ``"random"`` takes the nearest of k random rows, drawn by weight. Given centres are an array of two dimensions,
     given labels one of one dimension. Where there are fewer centres than clusters, the other clusters have no points

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from closure_kmeans.estimator import BaseKMeans
     from closure_kmeans.model import FittedModel
 
-# Where the classes are that can be saved and loaded.
+# Modules of the classes that can be saved and loaded.
 HOMES = ("closure_kmeans", "closure_kmeans.baselines", "closure_kmeans.distributed")
 # Attributes of the training data.
 TRAINING = ("labels_", "history_")
@@ -50,14 +50,14 @@ BLOCK_ROWS = 1 << 16
 
 
 def model_size(n_clusters: int, n_features: int, dtype: DTypeLike, *, n_labels: int) -> int:
-    """The bytes of the arrays in the file of a model of rows of a dtype; the facts beside them are some kilobytes."""
+    """Size in bytes of the arrays in a model file, for rows of a dtype; the metadata adds some kilobytes."""
     width = np.dtype(precision(dtype)).itemsize
     center = n_features * width + np.dtype(np.float64).itemsize
     return n_clusters * center + index_size(n_clusters, n_features, width) + n_labels * np.dtype(np.int32).itemsize
 
 
 def pack_model(model: FittedModel, *, training: bool = False) -> tuple[Arrays, dict[str, Any]]:
-    """The arrays and the facts that a fitted model is made of."""
+    """Arrays and metadata of a fitted model."""
     attributes = {
         name: value
         for name, value in vars(model).items()
@@ -138,7 +138,7 @@ def load(path: str | os.PathLike[str]) -> BaseKMeans:
 
 
 def _refuse_checkpoint(path: Path) -> None:
-    """Say what a checkpoint, or its folder, is for."""
+    """Raise an error that says how to use a checkpoint or its folder."""
     from closure_kmeans.checkpoint import checkpoint_file  # which imports this module
 
     file = checkpoint_file(path)
@@ -150,7 +150,7 @@ def _refuse_checkpoint(path: Path) -> None:
 
 
 def unpack_model(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMeans:
-    """The model that arrays and facts of a file make."""
+    """Build a model from the arrays and metadata of a file."""
     # Copied into memory, so that the model does not depend on the file; labels, which may be larger, stay mapped.
     arrays = {name: array if name == "labels_" else np.array(array) for name, array in arrays.items()}
     model = _new_model(path, facts["class"], facts["parameters"])
@@ -175,7 +175,7 @@ def unpack_model(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMean
 
 
 def _new_model(path: Path, name: str, parameters: dict[str, Any]) -> BaseKMeans:
-    """An estimator of one of our own classes."""
+    """Create an estimator of one of the library's classes."""
     kind = _find_class(name)
     if kind is None:
         raise FileFormatError(f"'{path}' must hold a model of this library, but holds a '{name}'")
@@ -189,7 +189,7 @@ def _new_model(path: Path, name: str, parameters: dict[str, Any]) -> BaseKMeans:
 
 
 def _find_class(name: str) -> type[BaseKMeans] | None:
-    """The class of a name."""
+    """Find an estimator class of the library by its name."""
     for module in map(import_module, HOMES):
         found = getattr(module, name) if name in module.__all__ else None
         if isinstance(found, type) and hasattr(found, "save") and hasattr(found, "predict"):
@@ -198,7 +198,7 @@ def _find_class(name: str) -> type[BaseKMeans] | None:
 
 
 def _check_plain(path: Path, fitted: dict[str, Any]) -> None:
-    """The attributes that are a number or a text."""
+    """Check the attributes that are numbers or texts."""
     n_features, width = fitted["n_features_in_"], fitted["cluster_centers_"].shape[1]
     if type(n_features) is not int or n_features != width:
         raise FileFormatError(f"'{path}' must have centres of {n_features} features, but they have {width}")
@@ -209,7 +209,7 @@ def _check_plain(path: Path, fitted: dict[str, Any]) -> None:
 
 
 def _check_arrays(path: Path, centers: NDArray[Any], sizes: NDArray[Any], labels: NDArray[Any] | None) -> None:
-    """The arrays of every model, and the labels of the training data."""
+    """Check the arrays of a model, and the labels of the training data."""
     if centers.ndim != 2 or 0 in centers.shape or centers.dtype not in (np.float32, np.float64):
         raise FileFormatError(f"'{path}' must hold centres as floats, but they are {centers.shape} {centers.dtype}")
     for first in range(0, len(centers), BLOCK_ROWS):

@@ -59,7 +59,7 @@ def cut_evenly(n_points: int, n_pieces: int) -> NDArray[np.int64]:
 
 
 def unite_leaves(starts: NDArray[np.int64], groups: RandomPartition) -> RandomPartition:
-    """The points of whole groups of leaves as a partition; the points lie in the order of the leaves.
+    """Merge groups of leaves into larger leaves; the points are in the order of the leaves.
 
     >>> unite_leaves(np.array([0, 2, 3, 5]), RandomPartition(np.array([2, 0, 1]), np.array([0, 2, 3])))
     RandomPartition(members=array([3, 4, 0, 1, 2], dtype=int32), starts=array([0, 4, 5]), open_to_all=False)
@@ -140,7 +140,7 @@ Grow = Callable[[int], LeavesOf]
 
 
 def suitable_leaf_size(n_points: int, n_clusters: int) -> int:
-    """How many points a leaf of a fresh tree should have.
+    """Default number of points in a leaf of a fresh tree.
 
     >>> suitable_leaf_size(1_000_000, 100_000), suitable_leaf_size(1_000_000, 1000)
     (118, 745)
@@ -163,11 +163,11 @@ class Neighborhoods(Protocol[LeavesOf]):
         return False
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """All that later partitions depend on, but for the random generator."""
+        """State that later partitions depend on, apart from the random generator."""
         return {}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go on from a state; trees that it lacks are grown again."""
+        """Restore a state; trees that it lacks are grown again."""
         return
 
 
@@ -186,7 +186,7 @@ class FreshNeighborhoods(Neighborhoods[LeavesOf]):
     first: LeavesOf | None = None
 
     def leaves(self) -> list[LeavesOf]:
-        """A partition that no iteration has seen."""
+        """A new partition."""
         return [self.grow(self.leaf_size) if self.first is None else self.first]
 
     def expand(self, fall: float, settled: bool, accuracy: float | None) -> bool:

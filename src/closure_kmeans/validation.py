@@ -1,4 +1,4 @@
-"""Checks of parameters and inputs. Messages name the thing, the rule and the value."""
+"""Checks of parameters and of the rows of a fit. Messages name the parameter, the rule and the value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_ROWS = 2**31 - 1
 
 
 def method(value: object) -> Method:
-    """The method that a parameter stands for, ``None`` for the default one."""
+    """Check the parameter ``method``; ``None`` is the default one."""
     if value is None:
         return Method()
     if not isinstance(value, Method):
@@ -47,16 +47,16 @@ def method(value: object) -> Method:
 
 
 def dtype(value: Any, fit: str) -> None:
-    """What is taken as it is, by a kind of fit that converts nothing."""
+    """Raise if a dtype would have to be converted: some kinds of ``fit`` convert nothing."""
     if value not in DTYPES:
         allowed = ", ".join(np.dtype(dtype).name for dtype in DTYPES)
         raise TypeError(f"X must hold one of {allowed} {fit}, got {value}")
 
 
 def rows(X: Any) -> Any:
-    """Rows as an array, ``Vectors``, or what scikit-learn makes an array of, such as a frame: with its names.
+    """Rows as an array, as ``Vectors``, or as a frame with its names, which scikit-learn converts.
 
-    Batches are written to a temporary file: rows are to be passed here once.
+    An iterator of batches is read only once, into a temporary file.
     """
     if not isinstance(X, np.ndarray) or X.dtype.isbuiltin == REGISTERED:
         return rows_of(X)
@@ -65,8 +65,8 @@ def rows(X: Any) -> Any:
 
 
 def fitted_rows(X: Any, estimator: BaseEstimator) -> NDArray[Any]:
-    """The rows of a fit as an array whose values lie side by side; taken as they are where they can be."""
-    return side_by_side(
+    """The rows of a fit as an array of contiguous rows, without a copy where possible."""
+    return contiguous_rows(
         check_array(native(X), dtype=DTYPES, ensure_all_finite=False, estimator=estimator, input_name="X")
     )
 
@@ -80,12 +80,12 @@ def stored_rows(X: Any) -> Any:
 
 
 def without_names(X: Any) -> Any:
-    """A frame of polars as an array of its dtype, which scikit-learn would widen; all else as it is."""
+    """Convert a frame of polars to an array of its dtype, which scikit-learn would widen; return all else unchanged."""
     return X.to_numpy() if hasattr(X, "to_numpy") and hasattr(X, "schema") else X
 
 
 def native(X: ArrayLike) -> ArrayLike:
-    """Rows whose bytes are in the order of this machine, which all others would be widened for; none is masked."""
+    """Convert rows to native byte order, without which scikit-learn widens them; raise if values are masked."""
     X = unmasked("X", without_names(X))
     if isinstance(X, np.ndarray) and not X.dtype.isnative:
         return X.astype(X.dtype.newbyteorder("="))
@@ -93,7 +93,7 @@ def native(X: ArrayLike) -> ArrayLike:
 
 
 def n_bytes(name: str, value: object) -> int:
-    """A number of bytes, or a text such as 500MB or 1GB."""
+    """Parse a number of bytes, or a text such as 500MB or 1GB."""
     if isinstance(value, str):
         match = re.fullmatch(r"(\d+\.?\d*) ?([kMGT]?)(i?)B?", value)
         if match is None:
@@ -104,13 +104,13 @@ def n_bytes(name: str, value: object) -> int:
 
 
 def verbose(value: object) -> None:
-    """A whole number, or a truth value."""
+    """Check that ``verbose`` is an integer or a boolean."""
     if not isinstance(value, bool):
         integer("verbose", value, 0)
 
 
 def integer(name: str, value: object, minimum: int | None = None, *, optional: bool = False) -> None:
-    """A whole number, not a truth value, at or above a minimum; or None if it is ``optional``."""
+    """Check that a value is an integer, not a boolean, and at least ``minimum``; or None if ``optional``."""
     if optional and value is None:
         return
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
@@ -120,7 +120,7 @@ def integer(name: str, value: object, minimum: int | None = None, *, optional: b
 
 
 def resume(value: object, name: str, place: object) -> None:
-    """Check the argument ``resume`` of a fit that is saved in the ``place`` that the parameter ``name`` says."""
+    """Check the argument ``resume`` of a fit; ``place`` is the value of its parameter ``name``."""
     if not isinstance(value, bool | np.bool_) and not (isinstance(value, str) and value == "anyway"):
         raise TypeError(f"resume must be True, False or 'anyway', got {value!r}")
     if value and place is None:
@@ -128,13 +128,13 @@ def resume(value: object, name: str, place: object) -> None:
 
 
 def boolean(name: str, value: object) -> None:
-    """A truth value."""
+    """Check that a value is a boolean."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {value!r}")
 
 
 def number(name: str, value: object, minimum: float, maximum: float = math.inf, *, optional: bool = False) -> None:
-    """A real number in a range; or None if it is ``optional``."""
+    """Check that a value is a real number in a range; or None if ``optional``."""
     if optional and value is None:
         return
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
@@ -146,13 +146,13 @@ def number(name: str, value: object, minimum: float, maximum: float = math.inf, 
 
 
 def choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """One of several words."""
+    """Check that a value is one of the allowed texts."""
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
 
 
 def generator(random_state: int | np.random.RandomState | None) -> np.random.Generator:
-    """One generator from whatever scikit-learn takes for a seed."""
+    """Make a random generator from a ``random_state`` of scikit-learn."""
     try:
         state = check_random_state(random_state)
     except ValueError as error:
@@ -163,28 +163,28 @@ def generator(random_state: int | np.random.RandomState | None) -> np.random.Gen
 
 
 def vectors(name: str, value: ArrayLike, centers: NDArray[Any]) -> NDArray[Any]:
-    """Rows to compare with centres, whose values lie side by side."""
-    found = side_by_side(check_array(native(rows(value)), dtype=DTYPES, ensure_all_finite=False, input_name=name))
+    """Check rows that are compared with centres; returns them with contiguous rows."""
+    found = contiguous_rows(check_array(native(rows(value)), dtype=DTYPES, ensure_all_finite=False, input_name=name))
     if found.shape[1] != centers.shape[1]:
         raise ValueError(f"{name} must have {centers.shape[1]} features like the centres, got {found.shape[1]}")
     check_new_rows(found, centers[0], name=name)
     return found
 
 
-def side_by_side(rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows whose values lie side by side; the rows themselves may be apart, as they are in some files."""
+def contiguous_rows(rows: NDArray[Any]) -> NDArray[Any]:
+    """Copy rows that are not contiguous; the stride between rows may be larger, as in TEXMEX files."""
     return rows if rows.strides[1] == rows.itemsize else np.ascontiguousarray(rows)
 
 
 def init(value: str | ArrayLike, n_clusters: int, X: NDArray[Any]) -> str | NDArray[Any]:
-    """A start: a name, labels, or centres, of which there may be fewer than clusters."""
+    """Check the parameter ``init``: a name, labels, or at most ``n_clusters`` centres."""
     if isinstance(value, str) and value in ("tree", "random"):
         return value
     return check_start(value, n_clusters, X)
 
 
 def sample_weight(value: ArrayLike | None, X: NDArray[Any]) -> NDArray[np.float64]:
-    """Weights of the rows, or a single one where all weigh the same."""
+    """Check the weights of the rows; returns a single one if all are equal."""
     if value is None:
         return np.ones(1)
     weights = check_weights(value, len(X))
@@ -192,7 +192,7 @@ def sample_weight(value: ArrayLike | None, X: NDArray[Any]) -> NDArray[np.float6
 
 
 def enough_rows(n_clusters: int, X: NDArray[Any]) -> None:
-    """There must be as many distinct rows as clusters: ever more rows are looked at, until enough are distinct."""
+    """Check that there are as many distinct rows as clusters; reads only as many rows as that takes."""
     if len(X) > MAX_ROWS:
         raise ValueError(f"X must have at most {MAX_ROWS:,} rows, got {len(X):,}")
     if n_clusters > len(X):
@@ -212,7 +212,7 @@ def enough_rows(n_clusters: int, X: NDArray[Any]) -> None:
 
 
 def memory(n_clusters: int, X: NDArray[Any], tree_dims: int | None) -> None:
-    """What a fit allocates beyond the input must not exceed what the machine has: a lower bound of it is compared."""
+    """Raise if a fit would allocate more than the memory of the machine, by a lower bound."""
     width = np.dtype(precision(X.dtype)).itemsize
     n_axes = 0 if tree_dims is None else min(tree_dims, X.shape[1])
     per_point = X.shape[1] * X.dtype.itemsize + 2 * n_axes * width + 40
@@ -227,7 +227,7 @@ def memory(n_clusters: int, X: NDArray[Any], tree_dims: int | None) -> None:
 
 
 def physical_memory() -> float:
-    """Bytes of memory in the machine; infinite where it cannot be told."""
+    """Bytes of physical memory; infinite if unknown."""
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, OSError, ValueError):

@@ -23,7 +23,7 @@ from closure_kmeans.parallel import Threads
 from closure_kmeans.points import BLOCK_VALUES, Points, as_numbers, rows_per_block, shifted
 from closure_kmeans.trees import DATA_SAMPLE, principal_axes
 
-# Points whose distances to each other show how far apart points are.
+# Points in the sample that estimates distances.
 RADIUS_SAMPLE = 1000
 
 
@@ -155,7 +155,7 @@ def draw_canopies(
 
 
 def radii(coordinates: NDArray[Any], loose: float, tight: float, rng: np.random.Generator) -> tuple[float, float]:
-    """The distances within which some shares of all pairs of points lie, as a sample of points shows."""
+    """Quantiles of the distances between points, estimated from a sample."""
     sample = coordinates[rng.choice(len(coordinates), min(len(coordinates), RADIUS_SAMPLE), replace=False)]
     distances = pdist(sample) if len(sample) > 1 else np.zeros(1)
     loose_radius, tight_radius = np.quantile(distances, [loose, tight])

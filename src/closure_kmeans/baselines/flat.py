@@ -21,7 +21,7 @@ from closure_kmeans.points import Points, as_numbers
 from closure_kmeans.starts import start_labels
 from closure_kmeans.stores.memory import LocalState, MemoryStore
 
-# From clusters and the points' labels to new labels, and the number of pairs of point and centre that were compared.
+# Maps clusters and labels to new labels and the number of compared pairs of point and centre.
 Assign: TypeAlias = Callable[[Clusters, NDArray[np.int32]], tuple[NDArray[np.int32], int]]
 
 
@@ -78,7 +78,7 @@ class FlatKMeans(LocalKMeans):
 def opened(
     model: LocalKMeans, problem: Problem, n_clusters: int, tree_dims: int | None, max_iter: int
 ) -> Iterator[tuple[MemoryStore, Recorder]]:
-    """The store of the rows of a fit, and the record of its iterations, of which there are at most ``max_iter``."""
+    """Open the store of the rows and the recorder of a fit of at most ``max_iter`` iterations."""
     rows, weights, _, began, _ = problem
     check.enough_rows(n_clusters, rows)
     check.memory(n_clusters, rows, tree_dims)

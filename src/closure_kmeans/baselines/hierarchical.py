@@ -82,7 +82,7 @@ class TreeIndex(CenterIndex):
     def unpack(
         cls, centers: NDArray[Any], arrays: dict[str, NDArray[Any]], facts: dict[str, Any]
     ) -> tuple[Self, dict[str, NDArray[Any]]]:
-        """The index of a file, and its other arrays. Raises ``ValueError`` if the tree is not one of these centres."""
+        """Index from the arrays of a file, and the others; ``ValueError`` if the tree does not fit the centres."""
         index, arrays = super().unpack(centers, arrays, facts)
         n_levels = sum(name.endswith(".starts") for name in arrays)
         arrays[f"{LEVELS}{n_levels - 1}.centers"] = centers
@@ -235,7 +235,7 @@ class HierarchicalKMeans(LocalKMeans):
 
 
 def check_level(number: int, level: TreeLevel, n_parents: int, clusters: NDArray[Any]) -> None:
-    """A level from elsewhere must be one: finite centres, and children of every node above."""
+    """Raise unless a loaded level is valid: finite centres, and children of every node above."""
     centers, starts = level
     if centers.ndim != 2 or centers.shape[1:] != clusters.shape[1:] or centers.dtype != clusters.dtype:
         raise ValueError(f"the centres of level {number} must be like those of the clusters")

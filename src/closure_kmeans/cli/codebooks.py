@@ -26,7 +26,7 @@ from closure_kmeans.retrieval.experiment import Plan, Row, check_plan, compare
 
 
 def some_of(allowed: Collection[str], *names: str, **settings: Any) -> Callable[[Any], Any]:
-    """An option of some of several words, separated by commas."""
+    """An option: a comma-separated list of allowed words."""
 
     def choose(text: str) -> list[str]:
         for one in text.split(","):

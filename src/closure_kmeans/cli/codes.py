@@ -158,7 +158,7 @@ def _write_iteration(level: int, record: Iteration) -> None:
 
 
 def _about(quality: library.Report) -> dict[str, Any]:
-    """A report with shares that people read in percent."""
+    """Report with fractions printed in percent."""
     return {
         "distortion": quality.distortion,
         "unique ids": Share(quality.unique),

@@ -1,4 +1,4 @@
-"""Shared by the commands: reading, assigning and writing rows, checks of files, and reports."""
+"""Helpers of the commands: reading, assigning and writing rows, checks of files, reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def keep_apart(inputs: list[str | None], outputs: list[str | None]) -> None:
 
 
 def check_outputs(sizes: dict[str | None, int]) -> None:
-    """There must be room for the files that will be written, of so many bytes."""
+    """Check the free disk space for output files of given sizes."""
     check_room({Path(path): n_bytes for path, n_bytes in sizes.items() if path not in (None, STANDARD)})
 
 
@@ -129,11 +129,11 @@ def assign(
 
 
 class Share(float):
-    """A part of a whole, which people read in percent."""
+    """A fraction, printed in percent."""
 
 
 def underscored(facts: dict[str, Any]) -> dict[str, Any]:
-    """The same facts with names for machines."""
+    """Facts with underscores in their names, for JSON."""
     return {name.replace(" ", "_"): value for name, value in facts.items()}
 
 
@@ -148,7 +148,7 @@ def report(facts: dict[str, Any], *, as_json: bool) -> None:
 
 
 def readable(value: Any) -> str:
-    """A value as people write it."""
+    """Format a value for a table."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -165,7 +165,7 @@ def readable(value: Any) -> str:
 
 
 def size_summary(labels: NDArray[np.int32], n_clusters: int) -> dict[str, int]:
-    """How many rows the clusters have."""
+    """Summary of the cluster sizes."""
     sizes = np.zeros(n_clusters, np.int64)
     for first in range(0, len(labels), COUNTED_LABELS):  # they may be more than memory holds, and are widened here
         sizes += np.bincount(labels[first : first + COUNTED_LABELS], minlength=n_clusters)

@@ -22,9 +22,9 @@ from closure_kmeans.parallel import count_threads
 from closure_kmeans.validation import DTYPES, physical_memory
 from closure_kmeans.warmup import compile_kernels
 
-# Extras for those who work on this library.
+# Extras for developers.
 DEVELOPMENT = ("bench", "dev", "docs", "release", "test")
-# Instructions that the kernels gain from.
+# Instruction sets that the kernels benefit from.
 SIMD = ("sse4.2", "avx", "avx2", "fma", "avx512f", "avx512vl", "avx512vnni", "neon", "sve")
 DTYPE_NAMES = [np.dtype(dtype).name for dtype in DTYPES]
 
@@ -73,7 +73,7 @@ def _fail_without_cache() -> NoReturn:
 
 
 def _requirements() -> list[tuple[str, str | None]]:
-    """What this library needs, and the extra that needs it, as its installation says."""
+    """Requirements of the library, and the extra of each, from the metadata of the installation."""
     try:
         requirements = requires("closure-kmeans") or []
     except PackageNotFoundError:  # run from its sources
@@ -99,7 +99,7 @@ def _blas(library: dict[str, Any]) -> str:
 
 
 def _free_memory() -> float:
-    """Bytes that a process could have; those of the whole machine where it cannot be told."""
+    """Bytes of available memory; if unknown, of physical memory."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))

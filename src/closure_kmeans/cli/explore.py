@@ -33,7 +33,7 @@ IMAGE_COLUMN = "image"
 
 
 class Items(NamedTuple):
-    """What a user says of a model and of its items."""
+    """Options that describe a model and its items."""
 
     model: str | None
     vectors: str | None
@@ -169,7 +169,7 @@ def _check_call(items: Items) -> None:
 
 
 def _open_catalog(items: Items, n_threads: int | None, quiet: bool) -> Catalog:
-    """The clusters of a model and what is known of its items; or those of the embedded data."""
+    """Open the catalog of a model, or of the embedded data."""
     rows: NDArray[Any] | Vectors | None
     if items.model is None:
         fitted, rows = _fit_embedded(n_threads, quiet)
@@ -199,7 +199,7 @@ def _fit_embedded(n_threads: int | None, quiet: bool) -> tuple[BaseKMeans, NDArr
 
 
 def _labels_of(fitted: BaseKMeans, path: str | None, n_rows: int | None) -> NDArray[np.int32] | None:
-    """The clusters of the items as far as they are known: from a file, or in the model."""
+    """Labels of the items, from a file or the model, or None."""
     if path is not None:
         labels: NDArray[Any] = np.load(path, allow_pickle=False)
         n_clusters = len(fitted.cluster_centers_)
@@ -213,7 +213,7 @@ def _labels_of(fitted: BaseKMeans, path: str | None, n_rows: int | None) -> NDAr
 
 
 def _open_metadata(path: str | None, vectors: str | None) -> Metadata | None:
-    """What is known of the items: a file that is named, or one beside the vectors; or in the file of the vectors."""
+    """Metadata of the items: a given file, one beside the vectors, or columns in the file of the vectors."""
     if path is not None:
         return Metadata.open(path)
     if vectors is None:

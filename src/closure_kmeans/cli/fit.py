@@ -39,7 +39,7 @@ ON_ONE_MACHINE = ("paper", "max_size", "memory_limit", "checkpoint", "checkpoint
 
 
 class _Remembering(click.Command):
-    """A command that knows how it was called."""
+    """A command that remembers its arguments, to print how to resume."""
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         context.obj = shlex.join([*context.command_path.split(), *arguments])
@@ -231,7 +231,7 @@ def _check_checkpoint(checkpoint: str | None, resume: bool) -> None:
 
 
 def _start(init: str) -> str | NDArray[Any]:
-    """A start by its name, or the centres of a model, in a file, or in the folder of a checkpoint."""
+    """Parse a start: a name, or the file of a model or of centres, or a checkpoint, whose centres are read."""
     if init in ("tree", "random"):
         return init
     if not Path(init).exists():
@@ -270,7 +270,7 @@ def _summarise(model: ClosureKMeans, n_rows: int, output: str, labels: str | Non
 
 
 def _end_interrupted(context: click.Context, news: str) -> NoReturn:
-    """Say how to go on, and end with the exit code of an interrupt."""
+    """Print how to resume, and exit with the code of an interrupt."""
     given = context.params
     option = "checkpoint" if given["client"] is None else "storage"
     if given[option] is None:

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and their kinds. Nothing here needs more than Click."""
+"""Arguments and options shared by commands, and their types. Imports only Click."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class FileOrFolder(click.Path):
-    """A path to a file or a folder, never to a pipe or a device, which to open may take for ever."""
+    """A path to a file or a folder, but not to a pipe or a device, whose opening may block."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Look at what is there, without opening it."""
+        """Check the kind of file without opening it."""
         path = super().convert(value, param, ctx)
         if self.allow_dash and path == STANDARD:
             if sys.stdin is None:
@@ -39,7 +39,7 @@ class PathOrUrl(FileOrFolder):
     """A path that must exist, or a URL."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """A URL stays as it is."""
+        """Check a path; return a URL unchanged."""
         return value if "://" in str(value) else super().convert(value, param, ctx)
 
 
@@ -50,7 +50,7 @@ EXISTING_OR_STANDARD = FileOrFolder(exists=True, allow_dash=True)
 
 
 def duration(text: str) -> float:
-    """Seconds, from a time such as 90, 90s, 5m or 1.5h."""
+    """Parse a duration such as 90, 90s, 5m or 1.5h, in seconds."""
     match = re.fullmatch(r"(\d+\.?\d*)([smhd]?)", text)
     if match is None:
         raise click.BadParameter(f"'{text}' is not a duration: expected for example 90, 90s, 5m or 1.5h")
@@ -80,7 +80,7 @@ json = click.option("--json", "as_json", is_flag=True, help="Print results as JS
 def output(
     *names: str, suffixes: tuple[str, ...], standard: bool = False, **settings: Any
 ) -> Callable[[Command], Command]:
-    """An option that names a file to write, looked at before hours of work; ``-`` only where it may be given."""
+    """An option that names an output file, checked before the work begins; ``-`` is standard output, if allowed."""
 
     def check(text: str) -> str:
         path = Path(text)
@@ -114,7 +114,7 @@ def numbers(*names: str, **settings: Any) -> Callable[[Command], Command]:
 
 
 def together(name: str, kind: Any, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Arguments and options that reach the command as one value, ``name``, whose fields they are."""
+    """Pass arguments and options to the command as one named tuple, ``name``."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
@@ -149,10 +149,10 @@ manner = together("manner", Manner, threads, json, quiet)
 
 
 class InOrder(click.Group):
-    """Commands in the order in which a user meets them."""
+    """A group that lists its commands in the order of definition."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """Their names."""
+        """Names of the commands."""
         return list(self.commands)
 
 

@@ -1,4 +1,4 @@
-"""What the commands about folders of photos share: their features, and what is kept of finished work."""
+"""Helpers of the commands for folders of photos: feature extraction and the work folder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from closure_kmeans.retrieval.stages import resume_features
 
 
 class Collecting(NamedTuple):
-    """How photos are collected: where what is finished is kept, and whether those that cannot be read are left out."""
+    """Options of feature extraction: the work folder, and whether to skip unreadable photos."""
 
     work: Path | None
     skip: bool
 
     @contextmanager
     def saying_what_is_kept(self) -> Iterator[None]:
-        """When it is interrupted."""
+        """On an interrupt, print what is kept in the work folder."""
         try:
             with long_work():
                 yield
@@ -77,7 +77,7 @@ def _set_protocol(context: click.Context, _: click.Parameter, protocol: str) -> 
 
 
 def _by_protocol(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """A step that is not asked for is as in the protocol."""
+    """Use the protocol's setting for steps that are not given."""
     return context.meta["protocol"][option.name] if value is None else value
 
 

@@ -14,14 +14,14 @@ from tqdm import tqdm
 from closure_kmeans import ClosureKMeans, Iteration
 from closure_kmeans.compiler import WATCH
 
-# Iterations whose trend tells when the fit will have converged.
+# Iterations whose trend predicts the end.
 TREND = 4
 # Seconds between two lines where there is no screen.
 LINE_EVERY = 10.0
 
 
 def seconds_left(history: list[Iteration], *, tol: float, max_iter: int, at_most: float) -> float | None:
-    """When the fit may end: the falls of the distortion shrink steadily, until they are below ``tol``."""
+    """Estimated remaining seconds, assuming that the falls of the distortion shrink geometrically to ``tol``."""
     falls = [
         1 - after.inertia / before.inertia
         for before, after in zip(history[-TREND - 1 :], history[-TREND:], strict=False)
@@ -38,7 +38,7 @@ def seconds_left(history: list[Iteration], *, tol: float, max_iter: int, at_most
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds, and hours if there are any."""
+    """Format seconds as m:ss or h:mm:ss."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -87,7 +87,7 @@ class Progress:
             self._say(self._text(record), err=True)
 
     def finish(self) -> None:
-        """Say that there was nothing to do, if a finished fit was resumed."""
+        """Print that nothing was left to do, if a finished fit was resumed."""
         if not self._history:
             ended = "already converged" if self._model.stopped_by_ == "converged" else "already ended"
             self._say_resumed(f"the fit {ended}", self._model.n_iter_)
@@ -100,7 +100,7 @@ class Progress:
         self._say(f"{state} after iteration {n_iter} of '{self._saved}'", err=True)
 
     def _say(self, text: str, *, err: bool) -> None:
-        """A closed output stream does not end the fit."""
+        """Print; a closed output stream does not end the fit."""
         try:
             click.echo(text, err=err)
         except OSError:

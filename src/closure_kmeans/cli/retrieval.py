@@ -43,7 +43,7 @@ with_index = click.argument("index_file", metavar="INDEX", type=options.EXISTING
 
 
 def corners(text: str) -> Box:
-    """A box: left, top, right, bottom."""
+    """Parse a box: left, top, right, bottom."""
     try:
         left, top, right, bottom = map(float, text.split(","))
     except ValueError:
@@ -156,7 +156,7 @@ class Reranking(NamedTuple):
         return Steps(self.embedding, self.burstiness, self.expansion)
 
     def check(self, *, draws_matches: bool) -> None:
-        """Nothing is asked for that would be without effect."""
+        """Raise if an option would have no effect."""
         unused = () if self.rerank else ("verify",) if draws_matches else ("verify", "dof", "verifier")
         for option in unused:
             if getattr(self, option) is not None:
@@ -308,7 +308,7 @@ retrieval.add_command(evaluate)
 
 
 def _open(index_file: str, n_threads: int | None) -> ImageIndex:
-    """An index whose words are found by so many threads."""
+    """Open an index, and set its number of threads."""
     opened = ImageIndex.load(index_file)
     opened.vocabulary.model.n_threads = n_threads
     return opened

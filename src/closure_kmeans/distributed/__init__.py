@@ -1,4 +1,4 @@
-"""Beyond one machine: cluster closures on Dask. The extra ``dask`` brings what it needs."""
+"""Cluster closures on Dask, for rows that do not fit on one machine; needs the extra ``dask``."""
 
 from closure_kmeans.distributed.estimator import DistributedClosureKMeans
 

@@ -42,7 +42,7 @@ class Cluster:
         self._verbose = verbose
 
     def check_shared(self, folder: SharedFolder) -> None:
-        """Find out at once that a worker does not see what is written here; those that are lost do not count."""
+        """Raise if a worker does not see files that are written here; lost workers are ignored."""
         with folder.a_file() as name:
             seen = self._client.run(folder.has, name, on_error="ignore")
         blind = min((worker for worker, sees in seen.items() if not sees), default=None)
@@ -53,7 +53,7 @@ class Cluster:
             )
 
     def environment(self) -> dict[str, str]:
-        """What decides the bits of a result, here and on the workers: several values where they differ."""
+        """The ``environment`` here and on the workers; several values where they differ."""
         everywhere = [environment(), *self._client.run(environment, on_error="ignore").values()]
         return {name: " and ".join(sorted({one[name] for one in everywhere})) for name in everywhere[0]}
 
@@ -62,7 +62,7 @@ class Cluster:
         return self._watched(stage, arguments, self._submit(task, arguments))
 
     def run_delayed(self, stage: str, task: Callable[..., Any], firsts: list[Any], rest: Arguments) -> Iterator[Any]:
-        """The same where the first argument of each task is a delayed object of Dask."""
+        """Like ``run``, where the first argument of each task is a delayed object of Dask."""
         delayed = library("dask", "dask", PURPOSE).delayed(task, pure=False)
         tasks = [delayed(first, *others) for first, others in zip(firsts, rest, strict=True)]
         return self._watched(stage, rest, self._client.compute(tasks))
@@ -95,7 +95,7 @@ class Cluster:
                 bar.update()
 
     def _results(self, stage: str, names: dict[str, str], futures: list[Any], together: int) -> Iterator[Any]:
-        """Take the results in order; whatever happens, nothing is left running or kept."""
+        """Yield the results in order; cancel what is left if that ends early."""
         killed = library("distributed.scheduler", "dask", PURPOSE).KilledWorker
         waiting = futures[::-1]
         futures.clear()

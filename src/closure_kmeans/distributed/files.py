@@ -31,7 +31,7 @@ PURPOSE = "a distributed fit"
 FIT = "closure-kmeans-fit"
 # Where a file shows only when it is whole; elsewhere it gets its name when it is.
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "oci", "oss", "memory"}
-# No file is fetched by two threads of a process at a time.
+# One thread of a process fetches files at a time.
 FETCHING = [Lock() for _ in range(64)]
 # Bytes of an .npy file that its header is in.
 LARGEST_HEADER = 1 << 16
@@ -56,13 +56,13 @@ class SharedFolder:
         return found
 
     def check_writable(self) -> None:
-        """Find out now, and not after an hour, that there is no place to write to."""
+        """Raise if the folder cannot be written to, before the fit."""
         with self.a_file():
             pass
 
     @contextmanager
     def a_file(self) -> Iterator[str]:
-        """The name of a file that is there for a while."""
+        """Yield the name of a temporary file."""
         name = f".begun-{uuid4().hex[:8]}.npy"
         self.save(name, np.zeros((1, 1)))
         try:
@@ -71,7 +71,7 @@ class SharedFolder:
             self.remove(name)
 
     def has(self, name: str) -> bool:
-        """Whether there is a file."""
+        """Whether a file exists."""
         files, root = self.place()
         files.invalidate_cache()
         return bool(files.exists(f"{root}/{name}"))
@@ -89,7 +89,7 @@ class SharedFolder:
             write(path)
             try:
                 self._put(path, name)
-            except Exception as error:  # file systems raise what they like
+            except Exception as error:  # the exceptions depend on the file system
                 reason = getattr(error, "strerror", None) or error
                 number = getattr(error, "errno", None) or errno.EIO
                 raise OSError(number, f"'{self}/{name}' could not be written: {reason}") from error
@@ -178,7 +178,7 @@ class SharedFolder:
         self.save_tensors(name, type(record).__name__, arrays, {"plain": plain})
 
     def load_record(self, name: str, kind: type[Record]) -> Record:
-        """A named tuple that was written."""
+        """Load a named tuple."""
         arrays, facts = self.map_tensors(name, kind.__name__)
         return kind(**{field: np.array(array) for field, array in arrays.items()}, **facts["plain"])
 

@@ -165,7 +165,7 @@ def cut_pieces(sizes: NDArray[np.int64], starts: NDArray[np.int64]) -> list[Cut]
 
 
 def cut_shards(piece: NDArray[np.int64], rank: int) -> list[int]:
-    """Where a cut is in each shard, given where the rows of its piece begin and end there."""
+    """Offset of a cut in each shard, given the range of its piece's rows there."""
     sizes = piece[1] - piece[0]
     places: list[int] = (piece[0] + np.clip(rank - np.cumsum(sizes) + sizes, 0, sizes)).tolist()
     return places
@@ -175,7 +175,7 @@ def cut_shards(piece: NDArray[np.int64], rank: int) -> list[int]:
 
 
 def sample_shard(shard: Shard, stride: int, spherical: bool) -> NDArray[Any]:
-    """Every so many-th of all rows, those of them that are in a shard."""
+    """Rows of a shard that belong to the sample of every ``stride``-th row."""
     rows = shard.read(spread(shard.start, stride))
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
     return unit_rows(rows[lengths > 0]) if spherical else rows  # those without a direction are found as they are sorted
@@ -200,7 +200,7 @@ def sort_shard(shard: Shard, number: int, folder: SharedFolder) -> tuple[NDArray
 
 
 def find_ranges(folder: SharedFolder, n_shards: int, begin: Cut, end: Cut) -> list[tuple[int, int, int]]:
-    """What comes between two cuts: shards, and which of their sorted rows, from and to."""
+    """Ranges of the sorted rows of shards between two cuts."""
     names = [f"sorted/{shard:06}.starts.npy" for shard in range(n_shards)]
     starts = np.hstack([folder.read(name, begin[0], end[0] + 2) for name in names])
     firsts, lasts = cut_shards(starts[:2], begin[1]), cut_shards(starts[-2:], end[1])

@@ -99,7 +99,7 @@ def labels_name(version: int, number: int) -> str:
 
 
 def read_layout(folder: SharedFolder) -> Layout:
-    """The layout, as it was written."""
+    """Read the layout."""
     return folder.load_record(LAYOUT, Layout)
 
 
@@ -264,7 +264,7 @@ def centers_near(arrays: dict[str, NDArray[Any]], layout: Layout, number: int) -
 def find_touched(
     labels: NDArray[np.int32], entered: NDArray[np.int32], n_clusters: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The clusters that a partition has to do with, in ascending order, and the place of each of all clusters there."""
+    """Clusters with points in or centres near a partition, ascending, and the index of every cluster among them."""
     is_touched = np.zeros(n_clusters, np.bool_)
     is_touched[labels] = is_touched[entered] = True
     touched = np.flatnonzero(is_touched).astype(np.int32)
@@ -302,5 +302,5 @@ def watched(labels: NDArray[np.int32], layout: Layout, number: int) -> NDArray[n
 
 
 def spread(start: int, stride: int) -> slice:
-    """Of the rows from ``start`` on, those whose numbers are multiples of ``stride``."""
+    """Indices, among rows from ``start`` on, of those whose numbers are multiples of ``stride``."""
     return slice(-start % stride, None, stride)

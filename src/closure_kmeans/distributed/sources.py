@@ -41,7 +41,7 @@ class VectorFile(NamedTuple):
         return f"{self.folder}/{self.name}"
 
     def open(self) -> Rows:
-        """Its rows."""
+        """Open the rows."""
         if self.name.endswith(".npy"):
             return self.folder.open(self.name)
         if not self.name.endswith(".zarr"):
@@ -66,7 +66,7 @@ class Shard(NamedTuple):
         return f"'{self.file}'" + (f" from row {self.first} on" if self.first else "")
 
     def read(self, some: slice = slice(None)) -> NDArray[Any]:
-        """Rows of it."""
+        """Read some of its rows."""
         first, last, stride = some.indices(self.last - self.first)
         with reading(str(self.file), "vectors"):
             rows = self.file.open()
@@ -117,14 +117,14 @@ def is_dask(X: Any) -> bool:
 
 
 def identify_dask(X: Any, cluster: Cluster) -> str:
-    """A name for a Dask array, by its shape and by the ends of its first and its last block."""
+    """Hash of a Dask array: its shape, and the first and last row of its first and last block."""
     blocks = X.rechunk({1: -1}).to_delayed()[:, 0]
     ends = cluster.run_delayed("looking at the rows", digest_ends, [blocks[0], blocks[-1]], [("first",), ("last",)])
     return f"{X.shape} in chunks {X.chunks} {' '.join(ends)}"
 
 
 def digest_ends(block: Any, _place: str) -> str:
-    """A task: a name for the first and the last row of a block."""
+    """Task: hash of the first and the last row of a block."""
     rows = np.asarray(block)
     return digest(np.concatenate([rows[:1], rows[-1:]])) if len(rows) > 0 else ""
 
@@ -161,7 +161,7 @@ def describe_files(files: list[VectorFile], cluster: Cluster) -> tuple[list[Shar
 
 
 def describe_file(file: VectorFile) -> Description:
-    """A task: what a file holds, without reading more of it than that takes."""
+    """Task: read shape and dtype of a file from its header."""
     rows = file.open()
     n_rows, width = map(int, rows.shape)
     with reading(str(file), "vectors"):
@@ -189,12 +189,12 @@ def write_input(X: Any, rows: Any, folder: SharedFolder, cluster: Cluster) -> li
 
 
 def name_block(number: int) -> tuple[str, str]:
-    """A name for people, and that of its file."""
+    """Name of a block in messages, and the name of its file."""
     return f"block {number} of X", f"block-{number:06}.npy"
 
 
 def save_block(rows: Any, block: str, name: str, folder: SharedFolder) -> str | None:
-    """A task: write a block of rows, if it has any; the name of the file."""
+    """Task: write a block of rows, if it has any; returns the name of the file."""
     rows = np.ascontiguousarray(unmasked(block, rows))
     if len(rows) == 0:
         return None

@@ -50,7 +50,7 @@ from closure_kmeans.stores.layout import along, on_disk
 from closure_kmeans.stores.totals import means_of, no_totals
 from closure_kmeans.trees import Neighborhoods, fresh_neighborhoods
 
-# Times that a random plane may fail to split a cluster.
+# Rounds of splitting clusters by random planes, which may fail.
 MOST_SPLITS = 50
 # Tasks merge sums until this many are left for the driver, or more if they would be larger than MERGED_BYTES: a worker
 # then holds only a small part of the sums of all clusters.
@@ -65,7 +65,7 @@ class StoredLabels(NamedTuple):
 
 
 class FreshLeaves(NamedTuple):
-    """A random partition that is grown by tasks, always in the same way."""
+    """A random partition that is grown by tasks, deterministically from its seed."""
 
     leaf_size: int
     seed: int
@@ -200,7 +200,7 @@ class DaskStore(Store[StoredLabels, FreshLeaves]):
                     self._folder.remove(name)
 
     def finish(self) -> None:
-        """Nothing: every iteration is written at once."""
+        """Do nothing: every iteration has been written."""
 
     # -- an iteration --------------------------------------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ class DaskStore(Store[StoredLabels, FreshLeaves]):
 
 
 def count_merged(n_clusters: int, width: int) -> int:
-    """How many sums of some clusters the driver should get, at the least."""
+    """Number of merged sums that the driver should receive, at least."""
     return max(FEWEST_MERGED, math.ceil(sums_bytes(n_clusters, width) / MERGED_BYTES))
 
 

@@ -33,18 +33,18 @@ class Assigned(NamedTuple, Generic[Labels]):
 
 
 class Store(Protocol[Labels, LeavesOf]):
-    """All that the algorithm knows of the rows."""
+    """Protocol of a store: everything that the algorithm needs from the rows."""
 
     n_points: int
     offset: NDArray[Any]  # (d,) that centres are relative to, in the precision of the arithmetic
-    sample: NDArray[Any]  # some rows, spread over the data, as the metric sees them
+    sample: NDArray[Any]  # some rows, evenly spaced, L2-normalised for cosine
     buffers: CenterBuffers  # of which ``assign`` writes to the next one
 
     def tree_labels(self) -> Labels:
         """The leaves of the first tree as clusters (section 4.3)."""
 
     def begin(self, labels: Labels) -> Clustering[Labels]:
-        """The state of the first labels, which may change: no cluster is empty."""
+        """The state of the first labels; labels change where a cluster would be empty."""
 
     def neighborhoods(self, method: Method, target_accuracy: float, *, from_tree: bool) -> Neighborhoods[LeavesOf]:
         """The neighbourhoods that a method asks for; ``from_tree``: the start is the leaves of the first tree."""

@@ -56,7 +56,7 @@ from closure_kmeans.vectors.rows import Rows
 
 
 class SlabPartition(NamedTuple):
-    """A random partition that is grown slab by slab, always in the same way."""
+    """A random partition that is grown slab by slab, deterministically from its seed."""
 
     slabs: RandomPartition  # of the pieces
     leaf_size: int
@@ -65,7 +65,7 @@ class SlabPartition(NamedTuple):
 
 
 class Slab(NamedTuple):
-    """A part of the data that is in memory together."""
+    """Pieces that are in memory together."""
 
     pieces: list[slice]  # of the file
     entered: NDArray[np.int32]  # the clusters whose centres are near
@@ -135,13 +135,13 @@ class DiskStore(LocalStore[SlabPartition]):
         return self._tree_labels
 
     def blocks(self) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Places of points, and their rows, slab by slab."""
+        """Yield slices of points, and their rows, slab by slab."""
         for slab in blocks_of(self.n_points, self.slab_size):
             yield slab, as_numbers(self.points.rows[slab])
             forget(self.points.rows)
 
     def begin(self, labels: NDArray[np.int32]) -> LocalState:
-        """The state of given labels; they change where a cluster has no points."""
+        """The state of given labels, which change where a cluster has no points."""
         totals = no_totals(self.n_clusters, self.points.rows.shape[1])
         reader = SlabReader(self.points, self.axes, self.slab_size, self.threads)
         for slab in blocks_of(self.n_points, self.slab_size):

@@ -48,7 +48,7 @@ BYTES_PER_SLAB_POINT = 48
 WORKSPACE = 4 << 20
 # Values converted to float at a time; keeps temporaries within WORKSPACE.
 WIDENED_VALUES = 1 << 17
-# Fewest points of a slab: a tree over fewer is not worth its time.
+# Fewest points of a slab: a tree over fewer costs more than it gains.
 SMALLEST_SLAB = 1024
 # Nearest pieces into which a centre is entered, and centres for which they are looked up at a time.
 NEAR_PIECES, BLOCK_CENTERS = 8, 128
@@ -99,7 +99,7 @@ def count_slab_points(X: Rows, memory: int, n_axes: int | None, *, spherical: bo
 def on_disk(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     """An array in an unlinked temporary file, which is removed with the array, however the process ends."""
     with tempfile.TemporaryFile(prefix="closure-kmeans-") as file:
-        if hasattr(os, "posix_fallocate"):  # a full disk shows now, as an error
+        if hasattr(os, "posix_fallocate"):  # a full disk raises here
             n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
             try:
                 os.posix_fallocate(file.fileno(), 0, n_bytes)
@@ -144,14 +144,14 @@ def lay_out(
 
 
 def read(X: Rows, some: slice, spherical: bool) -> NDArray[Any]:
-    """Some rows as the metric sees them: L2-normalised if ``spherical``."""
+    """Read some rows; L2-normalise them if ``spherical``."""
     check_uncut(X)
     rows = np.ascontiguousarray(X[some])
     return unit_rows(rows, numbers=range(*some.indices(X.shape[0]))) if spherical else rows
 
 
 def sample_of(X: Rows, n_rows: int, spherical: bool) -> NDArray[Any]:
-    """At most ``n_rows`` rows, spread over the data, as the metric sees them."""
+    """At most ``n_rows`` evenly spaced rows, L2-normalised if ``spherical``."""
     step = -(-X.shape[0] // n_rows)
     sample = []
     for block in blocks_of(X.shape[0], 128 * step):
@@ -186,12 +186,12 @@ def learn_plan(
     rng: np.random.Generator,
     threads: Threads,
 ) -> Plan:
-    """Learn a plan from some rows as the metric sees them. The pieces are the leaves of a tree, in its order."""
+    """Learn a plan from a sample, L2-normalised for cosine. The pieces are the leaves of a tree, in its order."""
     may_be_bytes = sample.dtype == np.float32 and not spherical and are_bytes(sample)
     sample = sample.astype(precision(sample.dtype))
     with np.errstate(over="ignore", invalid="ignore"):
         good = np.isfinite(np.einsum("ij,ij->i", sample, sample))
-    if not good.all():  # the rows are named when they are sorted
+    if not good.all():  # errors name the rows when they are sorted
         sample = sample[good] if good.any() else np.zeros_like(sample)
     offset = mean_of(sample)
     sample -= offset
@@ -278,7 +278,7 @@ class SlabReader:
 
 
 def places_of(pieces: list[slice]) -> Iterator[tuple[slice, slice]]:
-    """Pieces of the file, and their places in a slab, where they lie side by side."""
+    """Pieces of the file, and their slices in a slab, where they are consecutive."""
     end = 0
     for piece in pieces:
         begin, end = end, end + piece.stop - piece.start

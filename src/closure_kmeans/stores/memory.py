@@ -54,7 +54,7 @@ from closure_kmeans.trees import (
     unite_leaves,
 )
 
-# Up to here a point is tested with all clusters: a leaf has about as many.
+# Up to this many clusters, points are tested with all of them: a leaf has about as many candidates.
 FEW_CLUSTERS = 128
 # Leaves of the first tree in a group of the first iteration: fewer clusters than a normal leaf has, so that it takes
 # less than half as long. Only above FEW_LEAVES clusters, so that there are enough groups for all threads.
@@ -88,7 +88,7 @@ class LocalStore(Store[NDArray[np.int32], LeavesOf]):
 
     @abstractmethod
     def blocks(self) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Places of points, and their rows."""
+        """Yield slices of points, and their rows."""
 
     def target(self, state: LocalState, rule: Rule) -> Clusters:
         """The clusters that points are assigned to: with their present or with extrapolated centres."""
@@ -108,7 +108,7 @@ class LocalStore(Store[NDArray[np.int32], LeavesOf]):
 
 
 class MemoryStore(LocalStore[RandomPartition]):
-    """Rows in memory: ``X`` as the metric sees them, of length one if ``spherical``; the other parameters as above."""
+    """Rows in memory: ``X``, L2-normalised if ``spherical``; the other parameters as above."""
 
     def __init__(
         self,
@@ -127,18 +127,18 @@ class MemoryStore(LocalStore[RandomPartition]):
         super().__init__(points, self.tree.members, n_clusters, look_back=look_back, rng=rng, threads=threads)
         check_uncut(X)
         self.sample = X[:: -(-len(X) // SAMPLE_ROWS)].copy()
-        forget(X)  # it is not read again
+        forget(X)  # X is not read again
 
     def tree_labels(self) -> NDArray[np.int32]:
         """The leaves of the first tree as clusters (section 4.3)."""
         return np.repeat(np.arange(len(self.tree.starts) - 1, dtype=np.int32), np.diff(self.tree.starts))
 
     def blocks(self) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Places of points, and their rows."""
+        """Yield slices of points, and their rows."""
         yield slice(0, self.n_points), as_numbers(self.points.rows)
 
     def begin(self, labels: NDArray[np.int32]) -> LocalState:
-        """The state of given labels; they change where a cluster has no points."""
+        """The state of given labels, which change where a cluster has no points."""
         return Clustering(labels, update(self.points, labels, self.n_clusters, self.threads))
 
     def grow(self, leaf_size: int) -> RandomPartition:
@@ -220,7 +220,7 @@ def assign_leaves(
     first: int,
     last: int,
 ) -> int:
-    """Assign the points of some leaves of one partition, as the kernel says."""
+    """Assign the points of the leaves ``first <= leaf < last`` of one partition: see the kernel."""
     n_clusters = len(clusters.sizes)
     largest = n_clusters if partition.open_to_all else int(np.diff(partition.starts[first : last + 1]).max())
     memory = kernels.tiles.leaf_memory(clusters, min(largest, n_clusters), len(points.weights) > 1)
@@ -272,7 +272,7 @@ def arrange_points(
 def measure_points(
     X: NDArray[Any], offset: NDArray[Any], axes: NDArray[Any] | None, may_be_bytes: bool, threads: Threads
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The rows as they are held, their coordinates, and the squared norms of the rows less the offset."""
+    """Compute the stored rows, their coordinates, and the squared norms of the rows less the offset."""
     norms = np.empty(len(X), offset.dtype)
     coordinates = empty_rows((len(X), 0 if axes is None else axes.shape[1]), offset.dtype)
     in_bytes = empty_rows((len(X) if may_be_bytes else 0, X.shape[1]), np.uint8)
@@ -309,7 +309,7 @@ def reorder(rows: NDArray[Any], order: NDArray[np.int32], threads: Threads) -> N
         if mapped:
             result[places[first:last]] = rows[first:last]
             forget(rows)
-        elif rows.flags.c_contiguous:  # it would copy them all otherwise
+        elif rows.flags.c_contiguous:  # np.take would copy all strided rows
             np.take(rows, order[first:last], axis=0, out=result[first:last], mode="clip")
         else:
             result[first:last] = rows[order[first:last]]

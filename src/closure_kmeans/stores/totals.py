@@ -24,7 +24,7 @@ class Totals(NamedTuple):
 
 
 def no_totals(n_clusters: int, n_features: int) -> Totals:
-    """Sums of no points."""
+    """Zero sums."""
     return Totals(np.zeros((n_clusters, n_features)), np.zeros(n_clusters), np.zeros(n_clusters))
 
 
