@@ -138,6 +138,17 @@ def test_an_exact_search_builds_no_cells(fitted, monkeypatch, limit, dtype):
     np.testing.assert_allclose(apart, distances, rtol=1e-6)
 
 
+@pytest.mark.usefixtures("many_centers")
+def test_an_exact_search_among_the_centers_of_cells(fitted):
+    """Centres that were rounded for the cells are not rounded once more; ties go to the lowest id."""
+    index = CenterIndex(np.concatenate([fitted.cluster_centers_, fitted.cluster_centers_[::-1]]))
+    rows = load_sift()[10_000:10_500].astype(np.float32)
+    index.nearest(rows)
+    found, _ = index.nearest(rows, exact=True)
+    np.testing.assert_array_equal(found, reference.search_nearest(rows, fitted.cluster_centers_)[0])
+    assert index.rounded(np.float32)[1] is index.grouped(np.float32, None).centers
+
+
 @pytest.mark.parametrize("with_sample", [True, False])
 @pytest.mark.parametrize("kind", ["equal", "line", "far"])
 def test_cells_of_awkward_centers(kind, with_sample, monkeypatch):

@@ -109,13 +109,13 @@ def nearest_of_all(
     labels = np.empty(len(X), np.int32)
     distances = np.empty(len(X), np.float64)
 
-    def search(helpers: Threads, first: int, last: int) -> None:
+    def search(first: int, last: int) -> None:
         rows = shifted(X[first:last], offset)
-        nearest = nothing_yet(len(rows)).repeated(helpers.n_threads)
-        visit_all(round_rows(rows, centers), centers, nearest, helpers)
+        nearest = nothing_yet(len(rows))
+        visit_all(round_rows(rows, centers), centers, nearest, Threads(1))
         settle(centers, nearest, labels[first:last], distances[first:last])
 
-    search_blocks(search, len(X), min(ROWS_PER_SEARCH, SEARCH_ROWS * threads.n_threads), threads)
+    threads.for_each_block(search, len(X), search_block(len(X), ROWS_PER_SEARCH, threads))
     return labels, distances
 
 

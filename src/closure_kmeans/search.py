@@ -177,7 +177,9 @@ class CenterIndex:
         return offset, centers - offset
 
     def rounded(self, dtype: type[np.floating[Any]]) -> tuple[NDArray[Any], RoundedCenters]:
-        """The offset, and all centres in bytes, in a precision."""
+        """The offset, and all centres in bytes, in a precision: those of the cells, if there are cells."""
+        if dtype in self._cells:
+            return self._cells[dtype].offset, self._cells[dtype].centers
         if dtype not in self._rounded:
             offset, centers = self.relative(dtype)
             ids = np.arange(len(centers), dtype=np.int32)
@@ -204,7 +206,7 @@ class CenterIndex:
             offset, centers = self.relative(self.centers.dtype)
             if self._sample is not None:
                 rows = shifted(self._sample, offset)
-                nearest, _ = nearest_centers(self._sample, centers, offset, threads)
+                nearest, _ = nearest_of_all(self._sample, cells.centers, offset, threads)
             else:
                 searched = np.arange(0, len(centers), max(2, -(-len(centers) // SAMPLE_ROWS)))
                 others = np.delete(np.arange(len(centers)), searched)
