@@ -8,6 +8,7 @@ The folder holds ukbench1000. Features and words are kept, so that a second run 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -16,31 +17,45 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.data import add_data_option
+from benchmarks.machine import describe_machine
+from benchmarks.results import FOLDER, markdown_table
 from benchmarks.retrieval import KEPT, photos
-from closure_kmeans.retrieval import Collection, ImageIndex
+from closure_kmeans.retrieval import PAPER_STEPS, Collection, ImageIndex, Steps, Vocabulary
 from closure_kmeans.retrieval.stages import resume_learning
+
+RESULTS = FOLDER / "query.md"
+
+
+# Words that each region is matched in, verified images, and steps of a search.
+SEARCHES = {
+    "the default": (Steps().assignment, 0, Steps()),
+    "the default, 200 verified and expanded": (Steps().assignment, 200, Steps()),
+    "one word a region (--assignment 1)": (1, 0, Steps(assignment=1)),
+    "one word a region, 200 verified and expanded": (1, 200, Steps(assignment=1)),
+    "tf-idf (--protocol paper)": (1, 0, PAPER_STEPS),
+    "tf-idf, 200 verified": (1, 200, PAPER_STEPS),
+}
 
 
 def make_index(collection: Collection, key: str, n_words: int) -> ImageIndex:
     learned = resume_learning(KEPT, key, collection.descriptors, n_words, verbose=1)
-    index = ImageIndex(learned.vocabulary, collection.extraction)
-    index.add(collection)
+    index = ImageIndex(Vocabulary(learned.vocabulary.model, embedding=True))
+    index.add(collection, index.vocabulary.words_of_fit(collection.descriptors))
     return index
 
 
-def measure(index: ImageIndex, collection: Collection, images: range) -> dict[str, list[float]]:
-    """Milliseconds of each part, for each of some photos."""
-    times: dict[str, list[float]] = {"words": [], "ranking": [], "ranking, 200 verified": []}
+def measure(index: ImageIndex, collection: Collection, images: range) -> dict[str, list[tuple[float, float]]]:
+    """Milliseconds for the words and signatures, and for the search, of each of some photos, by each kind of search."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in SEARCHES}
     for image in images:
         own = slice(*collection.offsets[image : image + 2])
-        began = perf_counter()
-        query = index.make_query(collection.keypoints[own], collection.descriptors[own])
-        times["words"].append(1000 * (perf_counter() - began))
-        for part, n_rerank in (("ranking", 0), ("ranking, 200 verified", 200)):
+        for name, (assignment, n_rerank, steps) in SEARCHES.items():
             began = perf_counter()
-            found = index.search(query, n_rerank=n_rerank)
-            times[part].append(1000 * (perf_counter() - began))
-            assert found[0].image == image
+            query = index.make_query(collection.keypoints[own], collection.descriptors[own], assignment=assignment)
+            asked = perf_counter()
+            found = index.search(query, n_rerank=n_rerank, steps=steps)
+            times[name].append((1000 * (asked - began), 1000 * (perf_counter() - asked)))
+            assert image in [result.image for result in found]
     return times
 
 
@@ -61,9 +76,20 @@ def main() -> None:
         measure(index, collection, range(0, 5 * step, step))  # compile
         times = measure(index, collection, range(0, len(index), step))
     regions = np.diff(collection.offsets)[::step]
-    print(f"{len(index):,} photos, {arguments.words:,} words; {len(regions)} queries of {median(regions):.0f} regions")
-    for part, values in times.items():
-        print(f"{part:22} median {median(values):6.2f} ms, 95 % within {np.quantile(values, 0.95):6.2f} ms")
+    lines = [
+        [name, f"{words:.1f}", f"{search:.1f}", f"{total:.1f}", f"{most:.1f}"]
+        for name, parts in times.items()
+        for words, search in [np.median(parts, axis=0)]
+        for total, most in [np.quantile(np.sum(parts, axis=1), [0.5, 0.95])]
+    ]
+    header = ["milliseconds", "words and signatures, median", "search, median", "both, median", "95 % within"]
+    text = (
+        f"# Time of a query\n\n{markdown_table(header, lines)}\n\n"
+        f"{len(index):,} photos, {arguments.words:,} words; {len(regions)} queries of {median(regions):.0f} regions; "
+        f"{describe_machine()['cpu']}, all of {os.cpu_count()} cores. Features are not included.\n"
+    )
+    RESULTS.write_text(text)
+    print(text)
 
 
 if __name__ == "__main__":

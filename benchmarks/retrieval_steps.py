@@ -19,7 +19,7 @@ from benchmarks.data import add_data_option
 from benchmarks.machine import describe_machine, describe_versions
 from benchmarks.results import FOLDER, Row, append_row, latest, markdown_table, read_rows
 from benchmarks.retrieval import KEPT
-from closure_kmeans.retrieval import Extraction, read_oxford
+from closure_kmeans.retrieval import Extraction, Steps, read_oxford
 from closure_kmeans.retrieval.collection import image_names
 from closure_kmeans.retrieval.experiment import N_EXPANSION, Scoring, score_vocabulary
 from closure_kmeans.retrieval.stages import resume_features, resume_learning
@@ -38,13 +38,15 @@ FEATURES = {
 PAPER: dict[str, Any] = {}
 SIGNED = {"embedding": True}
 BURSTY = SIGNED | {"burstiness": True}
-VERIFIED = BURSTY | {"reranked": True}
+SEVERAL = BURSTY | {"assignment": Steps().assignment}
+VERIFIED = SEVERAL | {"reranked": True}
 WEIGHTED = VERIFIED | {"weighted": True}
 STEPS = {
     "tf-idf (`--protocol paper`)": PAPER,
     "tf-idf, re-ranked (`--protocol paper --rerank`)": {"reranked": True},
     "Hamming embedding": SIGNED,
-    "+ burstiness (the default)": BURSTY,
+    "+ burstiness": BURSTY,
+    "+ multiple assignment (the default)": SEVERAL,
     "+ verification": VERIFIED,
     "+ weighted inliers, local refits": WEIGHTED,
     "+ query expansion (the default with `--rerank`)": WEIGHTED | {"expansion": N_EXPANSION},

@@ -63,6 +63,7 @@ def compile_retrieval(model: BaseKMeans) -> None:
     keypoints = np.random.default_rng(0).uniform(1, 100, (len(descriptors), 4)).astype(np.float32)
     offsets = np.array([0, len(descriptors) // 2, len(descriptors)])
     index = ImageIndex(Vocabulary(model, embedding=True))
+    compile_cells(descriptors, model.cluster_centers_, 2)  # several words of a query
     index.add(Collection(["a", "b"], None, keypoints, descriptors, offsets, [], Extraction()))
     with tempfile.TemporaryDirectory() as folder:
         index.save(Path(folder) / "made.index")

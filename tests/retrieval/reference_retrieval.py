@@ -137,17 +137,36 @@ def average_precision(ranking, positives, junk):
 
 
 def match_scores(images, query, idf, similarities, bursty):
-    """Every pair of a query region and an image region looked at one by one (Jégou et al. 2009, equations 4, 7, 9)."""
+    """Every pair of a query region and an image region looked at one by one (Jégou et al. 2009, equations 4, 7, 9).
+
+    A query region has several words, and a signature in each.
+    """
     scores = np.zeros(len(images))
-    for word, signature in zip(*query, strict=True):
+    for words, signatures in zip(*query, strict=True):
+        asked = list(zip(words, signatures, strict=True))
         matches = [
-            [similarities[(signature != other).sum()] for w, other in zip(*image, strict=True) if w == word]
+            [
+                idf[word] ** 2 * similarities[(signature != other).sum()]
+                for w, other in zip(*image, strict=True)
+                for word, signature in asked
+                if w == word
+            ]
             for image in images
         ]
         if bursty:
             matches = [[s * math.sqrt(s / sum(own)) if s > 0 else 0.0 for s in own] for own in matches]
             in_all = sum(map(sum, matches))
             matches = [[s * math.sqrt(s / in_all) if s > 0 else 0.0 for s in own] for own in matches]
-        scores += [idf[word] ** 2 * sum(own) for own in matches]
-    norms = [math.sqrt((idf[words] ** 2).sum() * (idf[query[0]] ** 2).sum()) for words, _ in images]
+        scores += [sum(own) for own in matches]
+    norms = [math.sqrt((idf[words] ** 2).sum() * (idf[query[0][:, 0]] ** 2).sum()) for words, _ in images]
     return np.array([score / norm if norm > 0 else 0.0 for score, norm in zip(scores, norms, strict=True)])
+
+
+def signatures(rows, groups, thresholds, normals):
+    """Each bit: whether the projection of a row is beyond the threshold of its group."""
+    return np.array(
+        [
+            [row @ n > t for n, t in zip(normals, thresholds[g], strict=True)]
+            for row, g in zip(rows, groups, strict=True)
+        ]
+    )

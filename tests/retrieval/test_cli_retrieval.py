@@ -211,25 +211,26 @@ def test_an_evaluation_that_was_stopped_goes_on(run, photos, tmp_path, work_done
     rows = [json.loads(line) for line in run(*arguments, "--work", tmp_path / "kept").splitlines()]
     assert [row["score"] for row in rows] == whole
     assert learned == []
-    verified = Scoring(24, reranked=True, embedding=True, burstiness=True, weighted=True)
+    verified = Scoring(24, reranked=True, embedding=True, burstiness=True, assignment=6, weighted=True)
     assert scored == [verified, verified._replace(expansion=20)]
 
 
 def test_the_protocol_of_the_paper(run, photos, made):
     """One switch, and each step by itself."""
-    steps = ("embedding", "burstiness", "weighted", "expansion")
+    steps = ("embedding", "burstiness", "assignment", "weighted", "expansion")
 
     def taken(*options):
         rows = run("evaluate", "ukbench", photos, "--n-words", "50", "--rerank", "--json", *options).splitlines()
         return [tuple(json.loads(row)[step] for step in steps) for row in rows]
 
-    assert taken("--protocol", "paper") == [(False, False, False, 0)] * 2
+    assert taken("--protocol", "paper") == [(False, False, 1, False, 0)] * 2
     assert taken("--protocol", "paper", "--weighted", "--expansion", "3") == [
-        (False, False, False, 0),
-        (False, False, True, 0),
-        (False, False, True, 3),
+        (False, False, 1, False, 0),
+        (False, False, 1, True, 0),
+        (False, False, 1, True, 3),
     ]
-    assert taken("--no-burstiness", "--expansion", "0") == [(True, False, False, 0), (True, False, True, 0)]
+    assert taken("--no-burstiness", "--expansion", "0") == [(True, False, 6, False, 0), (True, False, 6, True, 0)]
+    assert taken("--assignment", "2", "--expansion", "0") == [(True, True, 2, False, 0), (True, True, 2, True, 0)]
     plain = run("query", made, photos / "image005.png", "--protocol", "paper", "--json")
     assert json.loads(plain)[0]["score"] == pytest.approx(1)
     assert run("query", made, photos / "image005.png", "--no-embedding", "--json") == plain
@@ -316,6 +317,14 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--n-words"
         (("query", "{made}", "{photos}/image000.png", "--verify", "5"), 2, "--verify needs --rerank"),
         (("query", "{made}", "{photos}/image000.png", "--dof", "3"), 2, "--dof needs --rerank"),
         (("query", "{made}", "{photos}/image000.png", "--verifier", "opencv"), 2, "--verifier needs --rerank"),
+        (("query", "{made}", "{photos}/image000.png", "--expansion", "5"), 2, "--expansion needs --rerank"),
+        (("query", "{made}", "{photos}/image000.png", "--no-weighted"), 2, "--weighted needs --rerank"),
+        (
+            ("query", "{made}", "{photos}/image000.png", "--matches", "{folder}/lines.png", "--expansion", "5"),
+            2,
+            "--expansion needs --rerank",
+        ),
+        ((*HKM_OF_100, "--weighted"), 2, "--weighted needs --rerank"),
         (
             ("query", "{made}", "{photos}/image000.png", "--rerank", "--verifier", "opencv", "--dof", "3"),
             2,

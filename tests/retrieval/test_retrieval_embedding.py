@@ -15,8 +15,19 @@ from closure_kmeans.retrieval import (
     Words,
     align,
     place,
+    root_bytes,
 )
-from closure_kmeans.retrieval.embedding import N_BITS, list_regions, projection, score_matches, sign, similarities
+from closure_kmeans.retrieval.embedding import (
+    N_BITS,
+    THRESHOLD,
+    SignedWords,
+    learn_embedding,
+    list_regions,
+    projection,
+    score_matches,
+    sign,
+    similarities,
+)
 from closure_kmeans.retrieval.expansion import object_regions
 from closure_kmeans.vectors import FileFormatError
 
@@ -46,48 +57,77 @@ def test_score_matches(bursty):
     words = rng.integers(0, 4, 30).astype(np.int32)
     # A few flipped bits of one signature for each word, so that some are below the threshold.
     near = rng.integers(0, 2**63, 4, np.uint64)
-    flips = np.bitwise_or.reduce(np.uint64(1) << rng.integers(0, 64, (14, 38), np.uint64), axis=0)
+    flips = np.bitwise_or.reduce(np.uint64(1) << rng.integers(0, 64, (14, 46), np.uint64), axis=0)
     flips[::3] ^= rng.integers(0, 2**63, len(flips[::3]), np.uint64)
     signatures = near[words] ^ flips[:30]
-    asked = rng.integers(0, 4, 8).astype(np.int32)
-    query = near[asked] ^ flips[30:]
+    asked = np.array([rng.choice(4, 2, replace=False) for _ in range(8)]).astype(np.int32)
+    query = SignedWords(asked, near[asked] ^ flips[30:].reshape(8, 2))
     idf = np.array([0.5, 1.0, 0.0, 2.0], np.float32)
     lists = list_regions(place(words, np.ones((30, 4)), offsets, signatures), idf)
-    found = score_matches(lists, place(asked, np.ones((8, 4)), signatures=query), idf, burstiness=bursty)
+    found = score_matches(lists, query, idf, burstiness=bursty)
     images = [slice(*offsets[i : i + 2]) for i in range(4)]
+    query_bits = np.array([bits(row) for row in query.signatures])
     expected = reference.match_scores(
-        [(words[own], bits(signatures[own])) for own in images], (asked, bits(query)), idf, similarities(), bursty
+        [(words[own], bits(signatures[own])) for own in images], (asked, query_bits), idf, similarities(), bursty
     )
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert (found > 0).sum() == 3
     changed = lists._replace(region_images=lists.region_images + 4)
     with pytest.raises(FileFormatError, match="the index must name images that it has"):
-        score_matches(changed, place(asked, np.ones((8, 4)), signatures=query), idf, burstiness=bursty)
+        score_matches(changed, query, idf, burstiness=bursty)
+
+
+def test_similarities_fall_to_nothing_at_half_of_the_bits():
+    found = similarities()
+    assert found[0] == 1
+    assert (np.diff(found) <= 0).all()
+    assert found[THRESHOLD] > 0
+    assert found[THRESHOLD + 1] == 0
 
 
 @pytest.mark.kernels
 def test_sign():
     rng = np.random.default_rng(0)
-    rows, origins = rng.integers(0, 256, (40, 128)).astype(np.uint8), rng.uniform(0, 255, (3, 128)).astype(np.float32)
-    words = rng.integers(0, 3, 40)
+    rows, groups = rng.integers(0, 256, (40, 128)).astype(np.uint8), rng.integers(0, 3, 40)
     normals = projection(128)
     np.testing.assert_array_equal(normals @ normals.T, 128 * np.eye(N_BITS))
-    expected = (rows.astype(int) - np.rint(origins).astype(int)[words]) @ normals.T > 0
-    np.testing.assert_array_equal(bits(sign(rows, words, origins)), expected)
-    one_by_one = [sign(rows[i : i + 1], words[i : i + 1], origins)[0] for i in range(40)]
-    np.testing.assert_array_equal(sign(rows, words, origins), one_by_one)
-    floats = bits(sign(rows.astype(np.float32), words, np.rint(origins)))
-    np.testing.assert_array_equal(floats, expected)
+    thresholds = (rng.uniform(0, 255, (3, 128)) @ normals.T).astype(np.float32)
+    found = sign(rows, groups, thresholds)
+    np.testing.assert_array_equal(bits(found), reference.signatures(rows.astype(int), groups, thresholds, normals))
+    one_by_one = [sign(rows[i : i + 1], groups[i : i + 1], thresholds)[0] for i in range(40)]
+    np.testing.assert_array_equal(found, one_by_one)
+    np.testing.assert_array_equal(sign(rows.astype(np.float32), groups, thresholds), found)
+    several = np.column_stack([groups, (groups + 1) % 3])
+    both = [sign(rows, groups_of, thresholds) for groups_of in several.T]
+    np.testing.assert_array_equal(sign(rows, several, thresholds), np.column_stack(both))
 
 
-def test_the_hyperplanes_of_large_words_pass_through_their_centres(collection, vocabulary):
-    """Half of the descriptors of a word are on each side; those of a small word are mostly on one."""
-    from closure_kmeans.retrieval.embedding import origins
+def test_hyperplanes_pass_through_the_means_of_groups(collection, vocabulary):
+    """Half of the descriptors of a group are on each side."""
+    found = learn_embedding(vocabulary.model, as_bytes=True)
+    assert len(found.thresholds) == 2
+    assert set(found.groups) == {0, 1}
+    signed = Vocabulary(vocabulary.model, embedding=True)
+    words = signed.assign(collection.descriptors)
+    signatures = bits(signed.signatures(collection.descriptors, words))
+    for group in range(2):
+        assert 0.4 < signatures[found.groups[words.words[:, 0]] == group].mean() < 0.6
 
-    centers = np.array([[100.0] * 4, [10.0] * 4])
-    found = origins(centers, np.array([1e6, 10.0]), np.array([0, 1]), mean=centers[0])
-    np.testing.assert_allclose(found[0], centers[0], atol=0.1)
-    np.testing.assert_allclose(found[1], 10 / 110 * centers[1] + 100 / 110 * centers[0], atol=0.1)
+
+def test_a_query_is_matched_in_its_nearest_words(collection, vocabulary):
+    signed = Vocabulary(vocabulary.model, embedding=True)
+    rows = collection.descriptors[:50]
+    words = signed.assign(rows)
+    found = signed.sign_query(rows, words, 5)
+    np.testing.assert_array_equal(found.words, vocabulary.model.several_nearest(root_bytes(rows), 5)[0])
+    for j in range(5):
+        own = Words(found.words[:, [j]], None)
+        np.testing.assert_array_equal(found.signatures[:, j], signed.signatures(rows, own))
+    one = signed.sign_query(rows, words, 1)
+    np.testing.assert_array_equal(one.words, words.words)
+    np.testing.assert_array_equal(one.signatures[:, 0], found.signatures[:, 0])
+    others = Words(found.words[:, [1]], None)  # as if the search had found another word first
+    np.testing.assert_array_equal(signed.sign_query(rows, others, 5).words[:, :3], found.words[:, [1, 0, 2]])
 
 
 def test_photos_of_an_object_find_each_other_by_signatures(signed, photos):
@@ -95,6 +135,8 @@ def test_photos_of_an_object_find_each_other_by_signatures(signed, photos):
         found = signed.search(signed.read_query(photos / name), n_results=3)
         assert found[0].image == image
         assert {result.image // 4 for result in found} == {image // 4}
+        one_word = Steps(assignment=1)
+        found = signed.search(signed.read_query(photos / name), n_results=3, steps=one_word)
         assert found == signed.search(signed.query_of(image), n_results=3)
 
 
@@ -103,6 +145,15 @@ def test_steps_can_be_switched_off(signed, index, collection):
     assert signed.search(signed.query_of(5), n_results=None, steps=PAPER_STEPS) == plain
     both = [signed.search(signed.query_of(5), n_results=None, steps=Steps(burstiness=on)) for on in (False, True)]
     assert both[0] != both[1]
+    query = signed.make_query(*features_of(collection, 5))
+    several = [signed.search(query, n_results=None, steps=Steps(assignment=n_words)) for n_words in (1, 2)]
+    assert several[0] == signed.search(signed.query_of(5), n_results=None)
+    assert len(several[1]) >= len(several[0])
+    assert several[1] != several[0]
+    with pytest.raises(ValueError, match="assignment must be at least 1"):
+        signed.search(query, steps=Steps(assignment=0))
+    with pytest.raises(ValueError, match="assignment must be at least 1"):
+        signed.make_query(*features_of(collection, 5), assignment=0)
     assert index.search(index.query_of(5), n_results=None, steps=Steps()) == plain  # it has no signatures
     assert signed.search(index.query_of(5), n_results=None) == plain  # nor has the query
     soft = signed.make_query(*features_of(collection, 5), n_nearest=2)
@@ -135,6 +186,9 @@ def test_signatures_are_saved_added_and_removed(signed, collection, tmp_path):
         (put("region_signatures", lambda a: a.astype(np.int64)), "must hold 'region_signatures' as"),
         (put("region_norms", lambda a: a[:-1]), "must hold 'region_norms' as"),
         (lambda arrays, facts: arrays.pop("region_images"), "cannot be read as an index"),
+        (lambda arrays, facts: arrays.pop("embedding.groups"), "of an older version: make it again"),
+        (put("embedding.groups", lambda a: a + 2), "must hold the groups of 400 words"),
+        (put("embedding.thresholds", lambda a: a[:, 1:]), "must hold the groups of 400 words"),
     ],
 )
 def test_signatures_that_do_not_add_up(signed, tmp_path, change, message):
@@ -177,7 +231,8 @@ def test_expanded_queries_average_the_scores_of_verified_images(signed):
         view = object_regions(
             query.places, signed.places_of(image), align(query.places, signed.places_of(image)).transform
         )
-        scores = score_matches(signed._regions, view, signed._inverted.idf)
+        asked = SignedWords(view.words[:, np.newaxis], view.signatures[:, np.newaxis])
+        scores = score_matches(signed._regions, asked, signed._inverted.idf)
         total = {other: total.get(other, 0.0) + score for other, score in enumerate(scores)}
     assert {r.image: r.score for r in found} == {
         image: pytest.approx(score / 3) for image, score in total.items() if score > 0

@@ -14,6 +14,7 @@ from closure_kmeans.cli import options
 from closure_kmeans.cli.photos import (
     STEP_OPTIONS,
     Collecting,
+    check_steps_need_rerank,
     collect_photos,
     with_collecting,
     with_extraction,
@@ -98,6 +99,8 @@ def evaluate(
         raise click.UsageError("--levels needs hkm among --methods")
     if plan.embedding and "l2" in plan.norms and plan.levels == [1] and plan.n_nearest == 1:
         raise click.UsageError("--norms l2 needs tf-idf: add --protocol paper or --no-embedding")
+    if not plan.rerank:
+        check_steps_need_rerank()
     names = image_names(photos)
     check_plan(plan, names, queries)  # before the long work
     with collecting.saying_what_is_kept():

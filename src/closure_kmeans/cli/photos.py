@@ -11,8 +11,7 @@ import click
 
 from closure_kmeans.cli import Interrupted, options
 from closure_kmeans.cli.common import long_work
-from closure_kmeans.retrieval import Collection, Extraction
-from closure_kmeans.retrieval.experiment import N_EXPANSION
+from closure_kmeans.retrieval import PAPER_STEPS, Collection, Extraction, Steps
 from closure_kmeans.retrieval.stages import resume_features
 
 
@@ -67,9 +66,13 @@ with_extraction = options.together(
     ),
     click.option("--upright", is_flag=True, help="Do not estimate orientation: for images that are all upright."),
 )
-BEST = {"embedding": True, "burstiness": True, "weighted": True, "expansion": N_EXPANSION}
-PAPER: dict[str, Any] = {"embedding": False, "burstiness": False, "weighted": False, "expansion": 0}
+BEST = Steps()._asdict() | {"weighted": True}
+PAPER = PAPER_STEPS._asdict() | {"weighted": False}
 PROTOCOLS = {"best": BEST, "paper": PAPER}
+
+
+# Steps that follow the verification, and their options.
+AFTER_VERIFICATION = {"weighted": "--weighted", "expansion": "--expansion"}
 
 
 def _set_protocol(context: click.Context, _: click.Parameter, protocol: str) -> None:
@@ -78,7 +81,18 @@ def _set_protocol(context: click.Context, _: click.Parameter, protocol: str) -> 
 
 def _by_protocol(context: click.Context, option: click.Parameter, value: Any) -> Any:
     """Use the protocol's setting for steps that are not given."""
-    return context.meta["protocol"][option.name] if value is None else value
+    if value is None:
+        return context.meta["protocol"][option.name]
+    context.meta.setdefault("steps", []).append(option.name)
+    return value
+
+
+def check_steps_need_rerank(*allowed: str) -> None:
+    """Reject the options of steps that follow the verification; called where nothing is verified."""
+    given = click.get_current_context().meta.get("steps", ())
+    for step, option in AFTER_VERIFICATION.items():
+        if step in given and step not in allowed:
+            raise click.UsageError(f"{option} needs --rerank")
 
 
 # Options of the steps of a search, named as in ``PROTOCOLS``.
@@ -107,6 +121,13 @@ STEP_OPTIONS = (
         help="With --embedding: down-weight repeated matches.",
     ),
     click.option(
+        "--assignment",
+        type=click.IntRange(1),
+        callback=_by_protocol,
+        show_default=f"{Steps().assignment}, or 1 by protocol",
+        help="With --embedding: number of words in which a region of the query is matched.",
+    ),
+    click.option(
         "--weighted/--no-weighted",
         default=None,
         callback=_by_protocol,
@@ -117,7 +138,7 @@ STEP_OPTIONS = (
         "--expansion",
         type=click.IntRange(0),
         callback=_by_protocol,
-        show_default=f"{N_EXPANSION}, or 0 by protocol",
+        show_default=f"{Steps().expansion}, or 0 by protocol",
         help="With --rerank: number of verified images for query expansion.",
     ),
 )

@@ -14,6 +14,7 @@ from closure_kmeans.cli.common import keep_apart, report, underscored
 from closure_kmeans.cli.photos import (
     STEP_OPTIONS,
     Collecting,
+    check_steps_need_rerank,
     collect_photos,
     with_collecting,
     with_extraction,
@@ -147,13 +148,14 @@ class Reranking(NamedTuple):
     verifier: str | None
     embedding: bool
     burstiness: bool
+    assignment: int
     weighted: bool
     expansion: int
 
     @property
     def steps(self) -> Steps:
         """Steps of the search."""
-        return Steps(self.embedding, self.burstiness, self.expansion)
+        return Steps(self.embedding, self.burstiness, self.assignment, self.expansion)
 
     def check(self, *, draws_matches: bool) -> None:
         """Raise if an option would have no effect."""
@@ -161,6 +163,8 @@ class Reranking(NamedTuple):
         for option in unused:
             if getattr(self, option) is not None:
                 raise click.UsageError(f"--{option} needs --rerank")
+        if not self.rerank:
+            check_steps_need_rerank(*["weighted"] if draws_matches else [])
         if self.verifier == "opencv" and self.dof is not None:
             raise click.UsageError(f"--dof needs --verifier matches: opencv always uses 4, got {self.dof}")
 
@@ -231,7 +235,7 @@ def query(
     for picture in (montage, matches):
         if picture is not None and opened.holds(picture):
             raise click.UsageError(f"'{picture}' would be overwritten: it is an image of the index")
-    asked = opened.read_query(image, box=box, n_nearest=n_nearest)
+    asked = opened.read_query(image, box=box, n_nearest=n_nearest, assignment=reranking.assignment)
     if norm != "l1" and reranking.embedding and asked.places.signatures is not None:
         raise click.UsageError(f"--norm {norm} needs tf-idf: add --protocol paper or --no-embedding")
     verification = Verification(

@@ -87,7 +87,8 @@ def extract(
         _single_threaded_opencv,
         Threads(count_threads(options.n_threads)) as threads,
     ):
-        block = min(max(1, len(sources) // (BLOCKS_PER_THREAD * threads.n_threads)), IMAGES_PER_BLOCK)
+        # Images take long: small blocks, so that no thread waits for the last one.
+        block = min(max(1, len(sources) // (4 * BLOCKS_PER_THREAD * threads.n_threads)), IMAGES_PER_BLOCK)
         done = threads.for_each_block(work, len(sources), block)
     return len(sources), [result for result, _ in done], [entry for _, skipped in done for entry in skipped]
 

@@ -1,9 +1,11 @@
-"""Hamming embedding (Jégou, Douze, Schmid 2008): a signature of 64 bits tells regions of the same word apart.
+"""Hamming embedding (Jégou, Douze, Schmid 2008): signatures of 64 bits tell regions of the same word apart.
 
-A bit is the side of a hyperplane that a descriptor is on. The hyperplanes of a word pass through its centre, pulled
-towards the mean of all descriptors the more, the fewer descriptors the word has: in a word of a few matching regions,
-hyperplanes through the centre would separate these from each other. Regions of the same word match by the Hamming
-distance of their signatures.
+A bit is the side of a hyperplane that a descriptor is on. Regions of the same word match by the Hamming distance of
+their signatures. Hyperplanes pass through the mean of a group of words: a word has too few descriptors, since with ten
+of them hyperplanes through its centre separate descriptors that match.
+
+A region of a query is compared with the regions of several words (multiple assignment: Jégou, Douze, Schmid 2010), by
+a signature in each of them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
+from closure_kmeans import ClosureKMeans
+from closure_kmeans.estimator import BaseKMeans
 from closure_kmeans.files import FileFormatError
 from closure_kmeans.retrieval import kernels
 from closure_kmeans.retrieval.inverted import check_words
@@ -22,10 +26,24 @@ from closure_kmeans.retrieval.verification import Places
 
 # Bits of a signature.
 N_BITS = 64
-# Number of descriptors at which a word's hyperplanes are halfway between the mean of all descriptors and its centre.
-PRIOR_SIZE = 100.0
-# Largest Hamming distance of a match, and the width of the Gaussian that weighs it.
-THRESHOLD, SIGMA = 24, 16.0
+# Mean number of words that share their hyperplanes: some thousand descriptors.
+WORDS_PER_GROUP = 200
+# Largest Hamming distance of a match, half of the bits, and the width of the Gaussian that weighs it.
+THRESHOLD, SIGMA = 32, 16.0
+
+
+class Embedding(NamedTuple):
+    """Hyperplanes of groups of words."""
+
+    groups: NDArray[np.int32]  # (k,) group of each word
+    thresholds: NDArray[np.float32]  # (g, 64) projections of the mean of each group
+
+
+class SignedWords(NamedTuple):
+    """Words of the regions of a query, and the signatures of the regions in these words."""
+
+    words: NDArray[np.int32]  # (m, n) the nearest word first
+    signatures: NDArray[np.uint64]  # (m, n)
 
 
 class RegionLists(NamedTuple):
@@ -52,32 +70,51 @@ def projection(n_features: int) -> NDArray[np.float32]:
     return normals
 
 
-def origins(
-    centers: NDArray[Any], sizes: NDArray[np.float64], words: NDArray[Any], mean: NDArray[Any]
-) -> NDArray[np.float32]:
-    """Points through which the hyperplanes of some words pass; ``mean`` is that of all descriptors."""
-    share = (sizes[words] / (sizes[words] + PRIOR_SIZE))[:, np.newaxis]
-    found: NDArray[np.float32] = (share * centers[words] + (1 - share) * mean).astype(np.float32)
-    return found
+def learn_embedding(model: BaseKMeans, *, as_bytes: bool) -> Embedding:
+    """Group the words of a model by cluster closures.
+
+    ``as_bytes`` rounds the centres to bytes for this, which descriptors that are bytes allow.
+    """
+    centers, sizes = model.cluster_centers_, model.cluster_sizes_
+    rows = np.rint(centers).clip(0, 255).astype(np.uint8) if as_bytes else centers
+    groups, means = np.zeros(len(rows), np.int32), sizes[np.newaxis] @ centers / sizes.sum()
+    if len(rows) >= 2 * WORDS_PER_GROUP:
+        n_groups = len(rows) // WORDS_PER_GROUP
+        grouped = ClosureKMeans(n_groups, random_state=0, n_threads=model.n_threads).fit(rows, sample_weight=sizes)
+        groups, means = grouped.labels_, grouped.cluster_centers_
+    thresholds = np.einsum("ij,kj->ik", means.astype(np.float64), projection(rows.shape[1])).astype(np.float32)
+    return Embedding(groups, thresholds)
 
 
-def sign(rows: NDArray[Any], words: NDArray[Any], origin_of: NDArray[np.float32]) -> NDArray[np.uint64]:
-    """Signatures of descriptors in their words, whose hyperplanes pass through ``origin_of``.
+def put_first(words: NDArray[np.int32], first: NDArray[np.int32]) -> None:
+    """Move one word of each row to the front, in place of the last if it is not in the row.
+
+    >>> words = np.array([[1, 2, 3], [1, 2, 3]], np.int32)
+    >>> put_first(words, np.array([2, 5]))
+    >>> words.tolist()
+    [[2, 1, 3], [5, 1, 2]]
+    """
+    places = np.where(words == first[:, np.newaxis], 0, 1 + np.arange(words.shape[1]))
+    places[:, -1] = np.where(places.all(axis=1), 0, places[:, -1])
+    order = np.argsort(places, axis=1, kind="stable")
+    words[:] = np.take_along_axis(words, order, axis=1)
+    words[:, 0] = first
+
+
+def sign(rows: NDArray[Any], groups: NDArray[Any], thresholds: NDArray[np.float32]) -> NDArray[np.uint64]:
+    """Signatures of descriptors in the groups of their words, one or several for each.
 
     >>> rows = np.array([[9, 0], [0, 9], [9, 1]], np.uint8)
-    >>> one, other, like_one = sign(rows, np.zeros(3, int), np.full((1, 2), 4, np.float32))
+    >>> thresholds = np.array([[4, 4]], np.float32) @ projection(2).T
+    >>> one, other, like_one = sign(rows, np.zeros(3, int), thresholds)
     >>> bin(one ^ other).count("1") > bin(one ^ like_one).count("1")
     True
     """
     normals = projection(rows.shape[1])
-    residuals = rows.astype(np.float32)
-    if rows.dtype == np.uint8:  # whole numbers, whose sums do not depend on the order
-        residuals -= np.rint(origin_of)[words]
-        products = residuals @ normals.T
-    else:
-        residuals -= origin_of[words]
-        products = np.einsum("ij,kj->ik", residuals, normals)
-    signatures: NDArray[np.uint64] = np.packbits(products > 0, axis=1, bitorder="little").view("<u8")[:, 0]
+    # Sums of whole numbers do not depend on the order that BLAS takes.
+    products = rows.astype(np.float32) @ normals.T if rows.dtype == np.uint8 else np.einsum("ij,kj->ik", rows, normals)
+    beyond = np.expand_dims(products, tuple(range(1, groups.ndim))) > thresholds[groups]
+    signatures: NDArray[np.uint64] = np.packbits(beyond, axis=-1, bitorder="little").view("<u8")[..., 0]
     return signatures
 
 
@@ -104,7 +141,7 @@ def similarities(threshold: int = THRESHOLD, sigma: float = SIGMA) -> NDArray[np
 
 
 def score_matches(
-    lists: RegionLists, query: Places, idf: NDArray[np.float32], *, burstiness: bool = True
+    lists: RegionLists, query: SignedWords, idf: NDArray[np.float32], *, burstiness: bool = True
 ) -> NDArray[np.float64]:
     """Score each image by its matches with the regions of a query.
 
@@ -112,14 +149,15 @@ def score_matches(
     matched itself alone. ``burstiness`` (Jégou, Douze, Schmid 2009) lowers the weights of a query region's matches by
     their number, in an image and in all images.
     """
-    signatures = _signatures_of(query)
-    scores = np.zeros(len(lists.region_norms))
-    check_words(query.words, len(idf))
-    asked = query.words.astype(np.int64)
+    n_images = len(lists.region_norms)
+    words = check_words(query.words, len(idf))
     weights = idf.astype(np.float64) ** 2
-    if not kernels.add_matches(*lists[:3], asked, signatures, similarities(), weights, burstiness, scores):
+    scores, sums, touched = np.zeros(n_images), np.zeros(n_images), np.empty(n_images, np.int64)
+    if not kernels.add_matches(
+        *lists[:3], words, query.signatures, similarities(), weights, burstiness, sums, touched, scores
+    ):
         raise FileFormatError("the index must name images that it has, but does not: it was changed on disk")
-    norms = lists.region_norms * np.sqrt(weights[asked].sum())
+    norms = lists.region_norms * np.sqrt(weights[words[:, 0]].sum())
     found: NDArray[np.float64] = np.divide(scores, norms, out=scores, where=norms > 0)
     return found
 

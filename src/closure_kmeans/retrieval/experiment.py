@@ -12,14 +12,13 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from closure_kmeans import validation as check
 from closure_kmeans.files import reading
 from closure_kmeans.retrieval.collection import Collection, take
 from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
-from closure_kmeans.retrieval.index import ImageIndex, Steps, query_by_words
+from closure_kmeans.retrieval.index import ImageIndex, Query, Steps
 from closure_kmeans.retrieval.stages import Stage, find, keep, key_of, resume_learning
 from closure_kmeans.retrieval.verification import Verification
 from closure_kmeans.retrieval.vocabulary import (
@@ -35,6 +34,8 @@ from closure_kmeans.warmup import compile_retrieval, few_words
 
 # Images of a ranking that are verified.
 N_RERANK = 200
+# Queries whose words are kept for the next scoring.
+QUERIES_KEPT = 2000
 # Verified images that search again.
 N_EXPANSION = Steps().expansion
 
@@ -48,13 +49,14 @@ class Scoring(NamedTuple):
     reranked: bool = False
     embedding: bool = False  # the fields of ``Steps``
     burstiness: bool = False
+    assignment: int = 1
     expansion: int = 0
     weighted: bool = False  # whether inliers are weighted
 
     @property
     def steps(self) -> Steps:
         """Steps of the searches."""
-        return Steps(self.embedding, self.burstiness, self.expansion)
+        return Steps(self.embedding, self.burstiness, self.assignment, self.expansion)
 
 
 class Score(NamedTuple):
@@ -75,6 +77,7 @@ class Row(NamedTuple):
     reranked: bool
     embedding: bool
     burstiness: bool
+    assignment: int
     expansion: int
     weighted: bool
     nearest: int  # words per region
@@ -104,15 +107,22 @@ class Indexed(NamedTuple):
 
     collection: Collection
     words: Words
-    signatures: NDArray[np.uint64] | None
     images: ImageIndex
+    queries: dict[tuple[int, Box | None, int], Query]  # made so far
 
-    def search(self, image: int, box: Box | None = None, **search: Any) -> list[int]:
-        """Rank the images of the collection by an image of it, and by all words of its regions."""
+    def query(self, image: int, box: Box | None, assignment: int) -> Query | None:
+        """Query by an image of the collection; None if it has no regions. The first ones are kept."""
+        key = image, box, assignment
+        if key in self.queries:
+            return self.queries[key]
         own = slice(*self.collection.offsets[image : image + 2])
-        signatures = None if self.signatures is None else self.signatures[own]
-        query = query_by_words(self.words.of(own), self.collection.keypoints[own], box, signatures)
-        return [result.image for result in self.images.search(query, **search)]
+        if own.start == own.stop:
+            return None
+        rows = self.collection.keypoints[own], self.collection.descriptors[own], self.words.of(own)
+        query = self.images.make_query(*rows, box=box, assignment=assignment)
+        if len(self.queries) < QUERIES_KEPT:
+            self.queries[key] = query
+        return query
 
 
 def check_oxford(names: Sequence[str], queries: Sequence[OxfordQuery]) -> list[str]:
@@ -158,6 +168,7 @@ class Plan(NamedTuple):
     root: bool = True
     embedding: bool = True  # where a region has one word
     burstiness: bool = True
+    assignment: int = Steps().assignment
     weighted: bool = True
     expansion: int = N_EXPANSION
 
@@ -183,7 +194,9 @@ class Plan(NamedTuple):
         """Without verification, with it, and with query expansion, too."""
         embedding = self.embedding and plain.levels == 1 and self.n_nearest == 1
         norm = "l1" if embedding else plain.norm  # which does not matter then: all norms are one scoring
-        ranked = plain._replace(norm=norm, embedding=embedding, burstiness=embedding and self.burstiness)
+        ranked = plain._replace(norm=norm)
+        if embedding:
+            ranked = ranked._replace(embedding=True, burstiness=self.burstiness, assignment=self.assignment)
         yield ranked
         if self.rerank:
             verified = ranked._replace(reranked=True, weighted=self.weighted)
@@ -270,7 +283,7 @@ def score_vocabulary(
             index = ImageIndex(used, collection.extraction)
             rows = slice(some.offsets[-1])
             index.add(some, words.of(rows), None if signatures is None else signatures[rows])
-            indexed = Indexed(some, words, signatures, index)
+            indexed = Indexed(some, words, index, {})
             for scoring in same:
                 yield scoring, _score(indexed, scoring, queries, n_threads, verbose)
 
@@ -279,17 +292,24 @@ def _score(
     indexed: Indexed, scoring: Scoring, queries: Sequence[OxfordQuery] | None, n_threads: int | None, verbose: int
 ) -> Score:
     """Score an index by UKBench, where every image is a query, or with Oxford's queries."""
-    n_rerank = N_RERANK if scoring.reranked else 0
-    search = partial(
-        indexed.search,
-        norm=scoring.norm,
-        n_rerank=n_rerank,
-        steps=scoring.steps,
-        verification=Verification(weighted=scoring.weighted),
-        n_threads=n_threads,
-    )
+    settings: dict[str, Any] = {
+        "norm": scoring.norm,
+        "n_rerank": N_RERANK if scoring.reranked else 0,
+        "steps": scoring.steps,
+        "verification": Verification(weighted=scoring.weighted),
+        "n_threads": n_threads,
+    }
+    seconds = 0.0
+
+    def search(image: int, box: Box | None = None, n_results: int | None = None) -> list[int]:
+        nonlocal seconds
+        query = indexed.query(image, box, scoring.assignment)
+        began = perf_counter()
+        found = [] if query is None else indexed.images.search(query, n_results=n_results, **settings)
+        seconds += perf_counter() - began
+        return [result.image for result in found]
+
     with_bar = partial(tqdm, unit="query", leave=False, disable=not verbose)
-    began = perf_counter()
     if queries is None:
         every = with_bar(range(len(indexed.images)))
         score = ukbench_score([search(image, n_results=UKBENCH_GROUP) for image in every])
@@ -297,11 +317,11 @@ def _score(
         stems = check_oxford(indexed.images.names, queries)
 
         def rank(query: OxfordQuery) -> list[str]:
-            return [stems[image] for image in search(stems.index(query.image), query.box, n_results=None)]
+            return [stems[image] for image in search(stems.index(query.image), query.box)]
 
         score = oxford_score(with_bar(queries), rank)
     n_queries = len(indexed.images if queries is None else queries)
-    return Score(score, 1000 * (perf_counter() - began) / n_queries)
+    return Score(score, 1000 * seconds / n_queries)
 
 
 def check_plan(plan: Plan, names: Sequence[str], queries: Sequence[OxfordQuery] | None) -> None:

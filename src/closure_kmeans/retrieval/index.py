@@ -23,7 +23,7 @@ from closure_kmeans.retrieval.collection import (
     pack_names,
     unpack_names,
 )
-from closure_kmeans.retrieval.embedding import RegionLists, list_regions, score_matches
+from closure_kmeans.retrieval.embedding import RegionLists, SignedWords, list_regions, score_matches
 from closure_kmeans.retrieval.evaluation import Box
 from closure_kmeans.retrieval.expansion import average_scores, object_regions
 from closure_kmeans.retrieval.inverted import InvertedFile, Ranking
@@ -46,6 +46,8 @@ from closure_kmeans.tensors import Arrays, read_tensors, unmap, write_tensors
 # Kind of the file, and the names of the fields of ``Places`` in it.
 INDEX, PLACES = "image index", ("region_words", "keypoints", "offsets")
 SIGNATURES = "region_signatures"
+# Words that a region of a query is matched in.
+ASSIGNMENT = 6
 
 
 class Query(NamedTuple):
@@ -53,6 +55,7 @@ class Query(NamedTuple):
 
     words: Words
     places: Places
+    signed: SignedWords | None = None  # words and signatures of the Hamming embedding
 
 
 class Verified(NamedTuple):
@@ -78,11 +81,12 @@ class Steps(NamedTuple):
 
     embedding: bool = True  # score by signatures, if the index and the query have them, and not by tf-idf
     burstiness: bool = True  # with signatures: lower the weights of matches that come in numbers
+    assignment: int = ASSIGNMENT  # with signatures: words that a region of a query is matched in (multiple assignment)
     expansion: int = 20  # with verification: number of best verified images that search again (average query expansion)
 
 
 # tf-idf as in the paper.
-PAPER_STEPS = Steps(embedding=False, burstiness=False, expansion=0)
+PAPER_STEPS = Steps(embedding=False, burstiness=False, assignment=1, expansion=0)
 
 
 class ImageIndex:
@@ -186,38 +190,59 @@ class ImageIndex:
     # -- queries -------------------------------------------------------------------------------------------------------
 
     def read_query(
-        self, image: str | os.PathLike[str] | NDArray[Any], *, box: Box | None = None, n_nearest: int | None = None
+        self,
+        image: str | os.PathLike[str] | NDArray[Any],
+        *,
+        box: Box | None = None,
+        n_nearest: int | None = None,
+        assignment: int = ASSIGNMENT,
     ) -> Query:
         """Extract the features of an image, only those inside a box (x1, y1, x2, y2) if one is given.
 
-        ``n_nearest`` is the number of words of a region, by default as in the vocabulary.
+        ``n_nearest`` is the number of words of a region for tf-idf, by default as in the vocabulary, and ``assignment``
+        that for signatures: ``Steps.assignment`` may be smaller.
         """
         from closure_kmeans.features import local_features
 
         features = local_features([image], **self.extraction._asdict())
         if len(features.descriptors) == 0 and not isinstance(image, np.ndarray):
             raise ValueError(f"the query '{os.fspath(image)}' must have features, but has none")
-        return self.make_query(features.keypoints, features.descriptors, box=box, n_nearest=n_nearest)
+        return self.make_query(
+            features.keypoints, features.descriptors, box=box, n_nearest=n_nearest, assignment=assignment
+        )
 
     def make_query(
-        self, keypoints: ArrayLike, descriptors: ArrayLike, *, box: Box | None = None, n_nearest: int | None = None
+        self,
+        keypoints: ArrayLike,
+        descriptors: ArrayLike,
+        words: Words | None = None,
+        *,
+        box: Box | None = None,
+        n_nearest: int | None = None,
+        assignment: int = ASSIGNMENT,
     ) -> Query:
-        """Query from extracted features."""
+        """Query from extracted features, and their ``words`` if they are known; see ``read_query``."""
+        check.integer("assignment", assignment, 1)
         points, rows = np.asarray(keypoints, np.float32), np.asarray(descriptors)
         if box is not None:
             inside = inside_box(points, box)
-            points, rows = points[inside], rows[inside]
+            points, rows, words = points[inside], rows[inside], None if words is None else words.of(inside)
         if len(rows) == 0:
             raise ValueError(f"the query must have features, but has none{'' if box is None else ' inside the box'}")
-        words = self.vocabulary.assign(rows, n_nearest)
-        return query_by_words(words, points, signatures=self.vocabulary.signatures(rows, words))
+        words = self.vocabulary.assign(rows, n_nearest) if words is None else words
+        signed = self.vocabulary.sign_query(rows, words, assignment)
+        if signed is None:
+            return query_by_words(words, points)
+        order = np.argsort(words.words[:, 0], kind="stable")  # as in ``place``
+        query = query_by_words(words, points, signatures=signed.signatures[:, 0])
+        return query._replace(signed=SignedWords(signed.words[order], signed.signatures[order]))
 
     def query_of(self, image: int, *, box: Box | None = None) -> Query:
         """Query by an image of the index, with the nearest word of each region."""
         self._check_not_empty()
         check_uncut(self._places.words)
         own = self._places.of(image)
-        query = query_by_words(self._query_by(own).words, own.keypoints, box, own.signatures)
+        query = self._query_by(own, box)
         if len(query.places.words) == 0:
             raise ValueError(f"the query must have features, but '{self.names[image]}' has none in the place asked for")
         return query
@@ -242,6 +267,7 @@ class ImageIndex:
         self._check_not_empty()
         check.integer("n_rerank", n_rerank, 0)
         check.integer("expansion", steps.expansion, 0)
+        check.integer("assignment", steps.assignment, 1)
         if n_results is not None:
             check.integer("n_results", n_results, 1)
         check_uncut(self._inverted.images)
@@ -273,10 +299,11 @@ class ImageIndex:
 
     def _score(self, query: Query, norm: str, steps: Steps) -> NDArray[np.float64]:
         """Scores of all images."""
-        if self._regions is not None and query.places.signatures is not None and steps.embedding:
-            return score_matches(self._regions, query.places, self._inverted.idf, burstiness=steps.burstiness)
-        words, weights = query.words
-        return inverted.score(self._inverted, words, weights=weights, norm=norm)
+        if self._regions is not None and query.signed is not None and steps.embedding:
+            words, signatures = query.signed
+            signed = SignedWords(words[:, : steps.assignment], signatures[:, : steps.assignment])
+            return score_matches(self._regions, signed, self._inverted.idf, burstiness=steps.burstiness)
+        return inverted.score(self._inverted, query.words.words, weights=query.words.weights, norm=norm)
 
     def _verify(
         self, query: Query, ranking: Ranking, n_rerank: int, settings: Verification, n_threads: int | None
@@ -287,9 +314,15 @@ class ImageIndex:
         verified = beyond_chance(matches, settings.tolerance)
         return Verified(matches, verified, rerank(ranking, matches.strengths(settings), verified))
 
-    def _query_by(self, places: Places) -> Query:
+    def _query_by(self, places: Places, box: Box | None = None) -> Query:
         """Query by regions of the index, with the nearest word of each."""
-        return Query(Words(self.vocabulary.with_levels(places.words[:, np.newaxis]), None), places)
+        words = Words(self.vocabulary.with_levels(places.words[:, np.newaxis]), None)
+        query = query_by_words(words, places.keypoints, box, places.signatures)
+        if query.places.signatures is None:
+            return query
+        return query._replace(
+            signed=SignedWords(query.places.words[:, np.newaxis], query.places.signatures[:, np.newaxis])
+        )
 
     def _check_not_empty(self) -> None:
         if len(self) == 0:

@@ -73,41 +73,46 @@ def add_matches(
     similarities: Array,
     weights: Array,
     bursty: bool,
+    sums: Array,
+    touched: Array,
     scores: Array,
 ) -> bool:
     """Add to every image's score the weights of its matches with a query; return whether all image ids are valid.
 
-    Query region i has the word ``words[i]`` and the signature ``asked[i]``; a match of signatures at Hamming distance h
-    has the similarity ``similarities[h]``, and each word a weight. With ``bursty``, a match of similarity s first
-    becomes s' = s sqrt(s / the sum of s over the region's matches in the image), then s' sqrt(s' / the sum of s' over
-    all images).
+    Query region i has the words ``words[i]`` and in these the signatures ``asked[i]``; a match of signatures at Hamming
+    distance h has the similarity ``similarities[h]``, times the weight of its word. With ``bursty``, a match of
+    similarity s first becomes s' = s sqrt(s / the sum of s over the region's matches in the image), then s' sqrt(s' /
+    the sum of s' over all images). ``sums``, zeros, and ``touched`` are work space: a number for each image.
     """
     for i in range(words.shape[0]):
-        word = words[i]
-        in_all = 0.0
-        for adds in range(0 if bursty else 1, 2):
-            place = starts[word]
-            while place < starts[word + 1]:
+        n_touched = 0
+        for j in range(words.shape[1]):
+            for place in range(starts[words[i, j]], starts[words[i, j] + 1]):
                 image = images[place]
                 if not 0 <= image < scores.shape[0]:
                     return False
-                # Sums of s, s^1.5 and s^2.25 over the matches in the image.
-                in_image, halves, quarters = 0.0, 0.0, 0.0
-                while place < starts[word + 1] and images[place] == image:
-                    s = similarities[hamming(signatures[place], asked[i])]
-                    in_image += s
-                    if bursty and s > 0:
-                        halves += s * math.sqrt(s)
-                        quarters += s * s * math.sqrt(math.sqrt(s))
-                    place += 1
-                if in_image > 0:
-                    if not bursty:
-                        scores[image] += weights[word] * in_image
-                    elif adds:
-                        root = math.sqrt(in_image)
-                        scores[image] += weights[word] * quarters / (root * math.sqrt(root) * math.sqrt(in_all))
-                    else:
-                        in_all += halves / math.sqrt(in_image)
+                s = weights[words[i, j]] * similarities[hamming(signatures[place], asked[i, j])]
+                if s > 0:
+                    if sums[image] == 0:
+                        touched[n_touched] = image
+                        n_touched += 1
+                    sums[image] += s
+        if bursty:
+            in_all = 0.0
+            for adds in range(2):
+                for j in range(words.shape[1]):
+                    for place in range(starts[words[i, j]], starts[words[i, j] + 1]):
+                        s = weights[words[i, j]] * similarities[hamming(signatures[place], asked[i, j])]
+                        if s > 0:
+                            s *= math.sqrt(s / sums[images[place]])
+                            if adds:
+                                scores[images[place]] += s * math.sqrt(s / in_all)
+                            else:
+                                in_all += s
+        for place in range(n_touched):
+            if not bursty:
+                scores[touched[place]] += sums[touched[place]]
+            sums[touched[place]] = 0
     return True
 
 

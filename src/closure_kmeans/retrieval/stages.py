@@ -146,9 +146,11 @@ def resume_features(
         tqdm.write(f"features of {n_kept:,} images from '{folder}'", file=sys.stderr)
     with tqdm(total=len(files), initial=n_kept, unit="image", disable=not verbose or n_kept == len(files)) as bar:
         collect_with_bar = partial(collect_some, callback=bar.update)
-        collections = [
-            resume(FEATURES, folder, own_key, partial(collect_with_bar, names=part)) for own_key, part in parts.items()
-        ]
+        collections = []
+        for own_key, part in parts.items():
+            made = resume(FEATURES, folder, own_key, partial(collect_with_bar, names=part))
+            kept = find(FEATURES, folder, own_key)  # memory-mapped
+            collections.append(made if kept is None else kept)
     return join(collections), key
 
 

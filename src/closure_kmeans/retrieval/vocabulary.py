@@ -18,16 +18,25 @@ from closure_kmeans import validation as check
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
 from closure_kmeans.checkpoint import Resume
 from closure_kmeans.estimator import BaseKMeans
-from closure_kmeans.files import reading
+from closure_kmeans.files import FileFormatError, reading
+from closure_kmeans.parallel import Threads, count_threads
 from closure_kmeans.points import check_uncut, forget, map_of
-from closure_kmeans.retrieval.embedding import origins, sign
+from closure_kmeans.retrieval.embedding import (
+    N_BITS,
+    Embedding,
+    SignedWords,
+    learn_embedding,
+    put_first,
+    sign,
+)
 from closure_kmeans.storage import pack_model, unpack_model
 from closure_kmeans.stores.layout import on_disk
 from closure_kmeans.tensors import Arrays, read_tensors, write_tensors
 
 # Kind of the file, and the settings stored beside the model.
 VOCABULARY, SETTINGS = "vocabulary", ("root", "levels", "n_nearest", "embedding")
-MODEL_PREFIX = "model."
+# Prefixes of the names of its arrays.
+MODEL_PREFIX, EMBEDDING_PREFIX = "model.", "embedding."
 # Scale of RootSIFT in bytes: values up to 0.5 are represented, larger ones hardly occur.
 ROOT_SCALE = 512
 # Rows per block of RootSIFT and of assignment.
@@ -150,22 +159,35 @@ class Vocabulary:
         """Signatures of descriptors whose words are known; None without ``embedding``, or of several words each."""
         if not self.embedding or words.words.shape[1] > 1:
             return None
-        nearest = words.words[:, 0]
-        found = np.empty(len(nearest), np.uint64)
-        for first in range(0, len(nearest), ROWS_PER_ROOT):
-            block = slice(first, first + ROWS_PER_ROOT)
-            own, place = np.unique(nearest[block], return_inverse=True)
-            centers = origins(self.model.cluster_centers_, self.model.cluster_sizes_, own, self._mean)
-            found[block] = sign(self._compared(descriptors[block]), place, centers)
+        groups = self.hyperplanes.groups[words.words[:, 0]]
+        found = np.empty(len(groups), np.uint64)
+
+        def fill(first: int, last: int) -> None:
+            check_uncut(descriptors)
+            found[first:last] = sign(
+                self._compared(descriptors[first:last]), groups[first:last], self.hyperplanes.thresholds
+            )
             forget(descriptors)
+
+        with Threads(count_threads(self.model.n_threads)) as threads:
+            threads.for_each_block(fill, len(found), ROWS_PER_ROOT)
         return found
 
+    def sign_query(self, descriptors: NDArray[Any], words: Words, assignment: int) -> SignedWords | None:
+        """Several words of descriptors, the known nearest one first, and their signatures; see ``signatures``."""
+        if not self.embedding or words.words.shape[1] > 1:
+            return None
+        rows, (groups, thresholds) = self._compared(descriptors), self.hyperplanes
+        found = words.words
+        if assignment > 1:
+            found, _ = self.model.several_nearest(rows, assignment)
+            put_first(found, words.words[:, 0])
+        return SignedWords(found, sign(rows, groups[found], thresholds))
+
     @cached_property
-    def _mean(self) -> NDArray[Any]:
-        """Mean of all descriptors of the fit."""
-        sizes = self.model.cluster_sizes_
-        mean: NDArray[Any] = sizes @ self.model.cluster_centers_ / sizes.sum()
-        return mean
+    def hyperplanes(self) -> Embedding:
+        """Hyperplanes of the signatures, made when first needed."""
+        return learn_embedding(self.model, as_bytes=self.root)
 
     def _compared(self, descriptors: NDArray[Any]) -> NDArray[Any]:
         """Descriptors as they are compared: RootSIFT, or as they are."""
@@ -283,7 +305,7 @@ def learn_vocabulary(
             rows = rows[np.sort(rng.choice(len(rows), sample, replace=False))]
     check_n_words(n_words, len(rows))
     model = METHODS[method](n_words, random_state=random_state, **settings)
-    model.fit(_root_all(rows) if root else rows, **({"resume": resume} if resume else {}))
+    model.fit(_root_all(rows, model.n_threads) if root else rows, **({"resume": resume} if resume else {}))
     return Vocabulary(model, root=root, levels=levels, embedding=embedding)
 
 
@@ -303,17 +325,20 @@ def root_bytes(descriptors: ArrayLike) -> NDArray[np.uint8]:
     return rooted
 
 
-def _root_all(descriptors: NDArray[Any]) -> NDArray[np.uint8]:
+def _root_all(descriptors: NDArray[Any], n_threads: int | None) -> NDArray[np.uint8]:
     """RootSIFT of all descriptors; of a memory map in a temporary file, so that memory holds a block of each."""
     if map_of(descriptors) is None:
         return root_bytes(descriptors)
     rooted = on_disk(descriptors.shape, np.uint8)
-    for first in range(0, len(rooted), ROWS_PER_ROOT):
-        block = slice(first, first + ROWS_PER_ROOT)
+
+    def fill(first: int, last: int) -> None:
         check_uncut(descriptors)
-        rooted[block] = root_bytes(descriptors[block])
+        rooted[first:last] = root_bytes(descriptors[first:last])
         forget(descriptors)
         forget(rooted)
+
+    with Threads(count_threads(n_threads)) as threads:
+        threads.for_each_block(fill, len(rooted), ROWS_PER_ROOT)
     return rooted
 
 
@@ -343,6 +368,8 @@ def pack_vocabulary(vocabulary: Vocabulary, *, training: bool = False) -> tuple[
     """Arrays and metadata of a vocabulary, for a file; ``training``: the labels and the history of the fit, too."""
     arrays, facts = pack_model(vocabulary.model, training=training)
     arrays = {MODEL_PREFIX + name: array for name, array in arrays.items()}
+    if vocabulary.embedding:
+        arrays |= {EMBEDDING_PREFIX + name: array for name, array in vocabulary.hyperplanes._asdict().items()}
     return arrays, {"model": facts} | {name: getattr(vocabulary, name) for name in SETTINGS}
 
 
@@ -350,4 +377,20 @@ def unpack_vocabulary(path: Path, arrays: Arrays, facts: dict[str, Any]) -> Voca
     """Vocabulary from the arrays and metadata of a file."""
     own = {name.removeprefix(MODEL_PREFIX): array for name, array in arrays.items() if name.startswith(MODEL_PREFIX)}
     model = unpack_model(path, own, facts["model"])
-    return Vocabulary(model, **{name: facts[name] for name in SETTINGS if name in facts})  # older files lack some
+    vocabulary = Vocabulary(model, **{name: facts[name] for name in SETTINGS if name in facts})  # older files lack some
+    if vocabulary.embedding:
+        check_hyperplanes(path, arrays, len(model.cluster_centers_))
+        vocabulary.hyperplanes = Embedding(*(arrays[EMBEDDING_PREFIX + name] for name in Embedding._fields))
+    return vocabulary
+
+
+def check_hyperplanes(path: Path, arrays: Arrays, n_words: int) -> None:
+    """Check the arrays of the Hamming embedding in a file."""
+    names = [EMBEDDING_PREFIX + name for name in Embedding._fields]
+    if any(name not in arrays for name in names):
+        raise FileFormatError(f"'{path}' must hold the groups of its words, but is of an older version: make it again")
+    groups, thresholds = (arrays[name] for name in names)
+    shapes_hold = groups.shape == (n_words,) and thresholds.ndim == 2 and thresholds.shape[1] == N_BITS
+    types_hold = groups.dtype == np.int32 and thresholds.dtype == np.float32
+    if not (shapes_hold and types_hold and 0 <= groups.min() <= groups.max() < len(thresholds)):
+        raise FileFormatError(f"'{path}' must hold the groups of {n_words} words, but does not")
