@@ -380,7 +380,7 @@ def unpack_vocabulary(path: Path, arrays: Arrays, facts: dict[str, Any]) -> Voca
     vocabulary = Vocabulary(model, **{name: facts[name] for name in SETTINGS if name in facts})  # older files lack some
     if vocabulary.embedding:
         check_hyperplanes(path, arrays, len(model.cluster_centers_))
-        vocabulary.hyperplanes = Embedding(*(arrays[EMBEDDING_PREFIX + name] for name in Embedding._fields))
+        vocabulary.hyperplanes = Embedding(*(np.array(arrays[EMBEDDING_PREFIX + name]) for name in Embedding._fields))
     return vocabulary
 
 
