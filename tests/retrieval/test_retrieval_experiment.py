@@ -27,7 +27,7 @@ def test_compare(collection):
 def test_the_steps_of_a_plan():
     """Signatures where a region has one word, whatever the norm; then verification, then query expansion."""
     plan = Plan([50], ["hkm"], ["l1", "l2"], levels=[1, 2], rerank=True, expansion=7)
-    by_signatures = Scoring(24, embedding=True, burstiness=True)
+    by_signatures = Scoring(24, embedding=True, burstiness=True, assignment=6)
     verified = by_signatures._replace(reranked=True, weighted=True)
     found = plan.scorings("hkm", 24)
     assert found[:3] == [by_signatures, verified, verified._replace(expansion=7)]

@@ -186,7 +186,7 @@ def _from_counts(counts: sparse.csc_array) -> InvertedFile:
     n_images, n_words = counts.shape
     containing = np.diff(counts.indptr)
     idf = np.log(n_images / np.maximum(containing, 1), out=np.zeros(n_words), where=containing > 0).astype(np.float32)
-    squares = counts.copy()
+    squares = counts.astype(np.float64)  # a damaged file may hold counts whose squares overflow float32
     squares.data **= 2
     wide = idf.astype(np.float64)
     norms = np.stack([counts @ wide, np.sqrt(squares @ wide**2)])
