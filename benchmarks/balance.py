@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks import data
 from benchmarks.machine import describe_machine, describe_versions
 from benchmarks.results import FOLDER, append_row, markdown_table
+from benchmarks.rivals.report import signed
 from closure_kmeans import ClosureKMeans
 from closure_kmeans.datasets import load_sift
 
@@ -19,7 +20,14 @@ N_ROWS, N_CLUSTERS = 1_000_000, 10_000
 QUICK_SHARE = 10
 # Targets, in mean sizes; none is the fit to compare with.
 TARGETS = (None, 3.0, 2.0, 1.5, 1.2, 1.1)
-HEADER = ("`max_size`, in mean sizes", "largest cluster", "distortion", "", "iterations", "ended by")
+HEADER = (
+    "`max_size`, mean sizes",
+    "largest cluster, mean sizes",
+    "distortion per row",
+    "against no limit, %",
+    "iterations",
+    "stopped by",
+)
 
 
 def fit(X: data.Rows, n_clusters: int, target: float | None, threads: int) -> dict[str, Any]:
@@ -40,7 +48,7 @@ def format_line(row: dict[str, Any], free: dict[str, Any]) -> list[str]:
         "none" if row["target"] is None else f"{row['target']:g}",
         f"{row['largest']:.2f}",
         f"{row['distortion']:,.0f}",
-        "" if row is free else f"{row['distortion'] / free['distortion'] - 1:+.2%}",
+        "–" if row is free else signed(row["distortion"] / free["distortion"]),
         str(row["iterations"]),
         row["stopped_by"],
     ]

@@ -2,15 +2,14 @@
 
     python -m benchmarks.figures    # writes those of the README; run it after results have changed
 
-A cell of a table is found by the name of its file, the first cell of its row and the heading of its column. Pages of
-the site quote it as ``{{ results["sift-10k"]["closure-kmeans"]["time, s"] }}``, filled in by Sphinx (``docs/conf.py``).
+A cell is found by the file of its table, the first cell of its row and the heading of its column. Pages of the site
+quote it as ``{{ results["sift-10k"]["closure-kmeans"]["time, s"] }}``, filled in by Sphinx (``docs/conf.py``).
 The README is read where nothing is built: its figures are between two comments, and this program writes them.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 
 from benchmarks.results import FOLDER, markdown_table
@@ -34,24 +33,20 @@ METHODS = {
 
 
 def read_tables(folder: Path = FOLDER) -> dict[str, Table]:
-    """All tables in a folder, by the place of their file in it, without the suffix.
-
-    A file with several tables is read as one. Rows that have the same first cell are left out.
-    """
-    return {
-        path.relative_to(folder).with_suffix("").as_posix(): read_table(path.read_text("utf-8"))
-        for path in sorted(folder.rglob("*.md"))
-    }
+    """All tables in a folder, by the place of their file in it, without the suffix; "#2" follows for the second one."""
+    tables = {}
+    for path in sorted(folder.rglob("*.md")):
+        name = path.relative_to(folder).with_suffix("").as_posix()
+        for number, table in enumerate(re.findall(r"(?:^\|.*\n?)+", path.read_text("utf-8"), re.MULTILINE), 1):
+            tables[name if number == 1 else f"{name}#{number}"] = read_table(table)
+    return tables
 
 
 def read_table(text: str) -> Table:
-    rows: list[dict[str, str]] = []
-    for block in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
-        header, _, *lines = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in block.splitlines()]
-        rows += [dict(zip(header, line, strict=True)) for line in lines]
-    names = [next(iter(row.values())) for row in rows]
-    count = Counter(names)
-    return {name: row for name, row in zip(names, rows, strict=True) if count[name] == 1}
+    """Rows by their first cells: as many as tell all rows apart, with " | " between them."""
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines()]
+    width = next(n for n in range(1, len(header) + 1) if len({tuple(row[:n]) for row in rows}) == len(rows))
+    return {" | ".join(row[:width]): dict(zip(header, row, strict=True)) for row in rows}
 
 
 def format_comparison(results: dict[str, Table]) -> str:

@@ -106,13 +106,17 @@ def format_report(rows: list[Row]) -> str:
     """A table a data set and number of lists."""
     parts = [
         "# IVF",
-        f"Recall@{NEIGHBORS} of an `IndexIVFFlat` at equal `nprobe`, with the rows that a query is compared with in "
-        "brackets; by who trained the lists, on how many rows and for how long.",
+        f"Recall@{NEIGHBORS} of an `IndexIVFFlat` at equal `nprobe`, and in brackets the mean number of rows that a "
+        "query is compared with. Time and rows are those of the training of the lists.",
     ]
     for setting in dict.fromkeys((row["data_title"], row["n_lists"], row["n_queries"], row["threads"]) for row in rows):
         title, n_lists, n_queries, threads = setting
         chosen = [row for row in rows if (row["data_title"], row["n_lists"]) == (title, n_lists)]
-        header = ("trained by", "seconds", "rows", "distortion", *(f"nprobe {n}" for n in PROBES), "imbalance")
+        header = (
+            *("trained by", "time, s", "rows", "distortion per row"),
+            *(f"nprobe {n}" for n in PROBES),
+            "imbalance factor",
+        )
         lines = [
             [
                 row["training"],

@@ -191,14 +191,14 @@ def table_line(step: Step, product: Step, copy: Step) -> list[str]:
         step.name,
         f"{step.seconds:.4f}",
         f"{flops / 1e9:.1f}" if flops else "–",
-        f"{flops / peak_flops:.0%}" if flops else "–",
+        f"{100 * flops / peak_flops:.0f}" if flops else "–",
         f"{moved / 1e9:.1f}" if moved else "–",
-        f"{moved / peak_bytes:.0%}" if moved else "–",
-        f"{limit:.0%}" if limit else "–",
+        f"{100 * moved / peak_bytes:.0f}" if moved else "–",
+        f"{100 * limit:.0f}" if limit else "–",
     ]
 
 
-HEADER = ("step", "seconds", "GFLOP/s", "of the product", "GB/s", "of the copy", "share of the limit")
+HEADER = ("step", "time, s", "GFLOP/s", "of the product, %", "GB/s", "of the copy, %", "of the limit, %")
 
 
 def main() -> None:

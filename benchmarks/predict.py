@@ -87,6 +87,9 @@ def take_turns(searchers: list[Searcher], queries: NDArray[Any], centers: NDArra
             searcher.recall = float(np.mean(distances <= smallest * (1 + 1e-5)))
 
 
+HEADER = ("search", "recall@1", "time per row, µs", "throughput against flat, ×", "build, s")
+
+
 def format_report(row: Row) -> str:
     """The table of a run, and ours against the others at the same recall."""
     flat, ours, _, *graphs = row["searchers"]
@@ -103,12 +106,12 @@ def format_report(row: Row) -> str:
     ]
     recalls, speeds = zip(*sorted((graph["recall"], speed[graph["name"]]) for graph in graphs), strict=True)
     at_same = np.exp(np.interp(ours["recall"], recalls, np.log(speeds)))  # between the efforts that were tried
-    where = "at the same recall" if ours["recall"] <= recalls[-1] else "at its best, which has a lower recall"
+    where = "at the same recall" if ours["recall"] <= recalls[-1] else "at its highest recall, which is lower"
     return (
         f"{row['n_queries']:,} new rows among {row['n_clusters']:,} centres of {row['data_title']}; {row['threads']} "
-        f"threads.\n\n{markdown_table(('', 'recall', 'µs a row', 'times flat', 'build s'), lines)}\n\n"
-        f"Ours has {speed[ours['name']] / speed[flat['name']]:.1f} times the throughput of the flat index, and "
-        f"{speed[ours['name']] / at_same:.1f} times that of HNSW {where}.\n"
+        f"threads.\n\n{markdown_table(HEADER, lines)}\n\n"
+        f"Ours has {speed[ours['name']] / speed[flat['name']]:.1f}× the throughput of the flat index, and "
+        f"{speed[ours['name']] / at_same:.1f}× that of HNSW {where}.\n"
     )
 
 

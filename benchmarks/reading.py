@@ -102,7 +102,7 @@ def main() -> None:
         lines.append([f"`{suffix}`", f"{row['array']:.2f}", f"{row['map']:.2f}", f"{row['ratio']:.3f}"])
         print(row, flush=True)
     title = f"# Memory maps against arrays: {len(X):,} x {X.shape[1]} {X.dtype} into {n_clusters:,}"
-    text = f"{title}\n\n{markdown_table(('file', 'array, s', 'map, s', 'ratio'), lines)}\n"
+    text = f"{title}\n\n{markdown_table(('file', 'array, s', 'map, s', 'map against array, ×'), lines)}\n"
     lines = []
     for suffix in (".h5", ".parquet"):
         for n_rows in (chunk // share for chunk in CHUNKS):

@@ -94,12 +94,12 @@ def format_table(rows: list[Row]) -> str:
     header = (
         "rows",
         "clusters",
-        "s an iteration",
-        "ns a row",
-        "relative",
-        "s to the first result",
-        "candidates",
-        "MB beyond the input",
+        "iteration, s",
+        "per row, ns",
+        "per row, relative",
+        "first result after, s",
+        "candidates per row",
+        "memory beyond the input, MB",
     )
     return markdown_table(header, lines)
 

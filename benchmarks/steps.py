@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import data
 from benchmarks.job import Job, identity, run_job
 from benchmarks.results import FOLDER, Row, markdown_table, run_missing
-from benchmarks.rivals.report import INFINITY, pair_repeats, percent, time_to_reach
+from benchmarks.rivals.report import INFINITY, pair_repeats, signed, time_to_reach
 from closure_kmeans.trees import suitable_leaf_size
 
 DEFAULT = "default"
@@ -62,7 +62,7 @@ def format_table(rows: list[Row]) -> str:
                 f"{median(len(row['history']) for row in done):g}",
                 f"{median(row['seconds'] for row in done):,.2f}",
                 f"{median(row['distortion'] for row in done):,.6g}",
-                percent(median(b["distortion"] / a["distortion"] for a, b in pairs)),
+                signed(median(b["distortion"] / a["distortion"] for a, b in pairs)),
                 seconds_or_never(median(time_to_reach(a, b["distortion"]) for a, b in pairs)),
                 seconds_or_never(median(time_to_reach(b, a["distortion"]) for a, b in pairs)),
             ]
@@ -70,17 +70,17 @@ def format_table(rows: list[Row]) -> str:
     header = (
         "variation",
         "iterations",
-        "seconds",
-        "distortion",
-        "against the default",
-        "the default gets there in",
-        "gets to the default's end in",
+        "time, s",
+        "distortion per row",
+        "against the default, %",
+        "the default reaches it after, s",
+        "reaches the default's after, s",
     )
     return markdown_table(header, lines)
 
 
 def seconds_or_never(seconds: float) -> str:
-    return "never" if seconds == INFINITY else f"{seconds:,.2f} s"
+    return "never" if seconds == INFINITY else f"{seconds:,.2f}"
 
 
 def main() -> None:

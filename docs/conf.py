@@ -6,8 +6,10 @@ import inspect
 import re
 import shutil
 import sys
+from contextlib import chdir
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from docutils import nodes
@@ -82,7 +84,6 @@ GUIDES = [
     "browse_images.py",
     "larger_than_memory.py",
     "dask_cluster.py",
-    "from_other_libraries.py",
 ]
 # Guides that are left out where what they need is not installed.
 AWAITED = {"deduplicate_text.py": "wordllama", "semantic_ids.py": "wordllama"}
@@ -120,6 +121,15 @@ def copy_results(app: Sphinx) -> None:
     results = DOCS / "benchmarks" / "results"
     shutil.rmtree(results, ignore_errors=True)
     shutil.copytree(ROOT / "benchmarks" / "results", results, ignore=shutil.ignore_patterns("*.jsonl"))
+
+
+def run_recipes(app: Sphinx) -> None:
+    """Run the examples of pages that have no output, as the gallery runs the guides."""
+    if app.config.plot_gallery:
+        for page in ("start/recipes.md", "start/coming-from.md"):
+            examples = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+            with TemporaryDirectory() as folder, chdir(folder):
+                exec("\n".join(examples), {"__name__": page})
 
 
 def forget_pages(app: Sphinx) -> None:
@@ -183,6 +193,7 @@ def setup(app: Sphinx) -> None:
     """Connect what is above."""
     app.connect("builder-inited", copy_results, priority=100)
     app.connect("builder-inited", forget_pages, priority=100)
+    app.connect("builder-inited", run_recipes)
     app.connect("source-read", stay_inside)
     app.connect("doctree-read", keep_units)
     app.connect("autodoc-process-signature", name_aliases)

@@ -82,6 +82,35 @@ def test_the_examples_run(page, place):
     follow(page)
 
 
+# What the calls of each library need.
+OTHER_LIBRARIES = {
+    "scikit-learn": "import joblib; from sklearn.cluster import KMeans, MiniBatchKMeans; kmeans = KMeans(k).fit(X)",
+    "faiss": "import faiss; kmeans = faiss.Kmeans(d, k); kmeans.train(X)",
+    "superkmeans": "from superkmeans import SuperKMeans; kmeans = SuperKMeans(k, d)",
+}
+
+
+@pytest.mark.parametrize("library", OTHER_LIBRARIES)
+@pytest.mark.filterwarnings("ignore:.*:sklearn.exceptions.ConvergenceWarning")
+def test_the_calls_of_other_libraries_and_ours_run(library, place):
+    page = DOCS / "start" / "coming-from.md"
+    names = {}
+    exec(blocks(page)[0][1], names)
+    try:
+        exec(OTHER_LIBRARIES[library], names)
+    except ImportError:
+        theirs_runs = False
+    else:
+        theirs_runs = True
+    (section,) = re.findall(rf"^## {library}$(.*?)(?=^## |\Z)", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    lines = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    assert len(lines) >= 7
+    for theirs, ours, _ in lines:
+        for call in re.findall("`([^`]+)`", ours + (theirs if theirs_runs else "")):
+            if "gpu" not in call:
+                eval(call, names)
+
+
 def test_the_readme_runs(place):
     names = follow(ROOT / "README.md")
     assert len(set(names["labels"])) == 2000

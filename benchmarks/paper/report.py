@@ -12,7 +12,7 @@ from benchmarks.paper import pictures
 from benchmarks.paper.measure import NEAR_BORDER
 from benchmarks.paper.plan import Experiment, Group, Panel
 from benchmarks.results import Row, markdown_table
-from benchmarks.rivals.report import INFINITY, percent, time_to_reach
+from benchmarks.rivals.report import INFINITY, signed, time_to_reach
 
 
 def describe(row: Row) -> str:
@@ -67,13 +67,13 @@ def panel_title(panel: Panel, group: Group) -> str:
 
 def fit_table(group: Group) -> str:
     header = (
-        "",
+        "method",
         "iterations",
-        "seconds",
-        "of an iteration",
-        "distortion",
-        "against the default",
-        "the default gets there in",
+        "time, s",
+        "iteration, s",
+        "distortion per row",
+        "against the default, %",
+        "the default reaches it after, s",
         "stopped by",
     )
     defaults = {row["threads"]: row for row in group.values() if row["method"] == "ours"}
@@ -84,8 +84,8 @@ def fit_line(row: Row, default: Row | None) -> list[str]:
     against = reach = "–"
     if default is not None and default is not row:
         seconds = time_to_reach(default, row["distortion"])
-        against = percent(row["distortion"] / default["distortion"])
-        reach = "never" if seconds == INFINITY else f"{seconds:.2f} s"
+        against = signed(row["distortion"] / default["distortion"])
+        reach = "never" if seconds == INFINITY else f"{seconds:.2f}"
     return [*fit_cells(row), f"{row['distortion']:,.6g}", against, reach, row["stopped_by"].replace("_", " ")]
 
 
@@ -97,7 +97,7 @@ def fit_cells(row: Row) -> list[str]:
 
 
 def nmi_table(group: Group) -> str:
-    header = ("", "iterations", "seconds", "of an iteration", "NMI", "distortion", "stopped by")
+    header = ("method", "iterations", "time, s", "iteration, s", "NMI", "distortion per row", "stopped by")
     lines = [
         [
             *fit_cells(row),
@@ -114,32 +114,38 @@ def nmi_table(group: Group) -> str:
 
 
 def ratio_table(group: Group) -> str:
-    header = ("", "active points", f"ratio below {NEAR_BORDER}", "below 0.05", "moved to a farther centre")
+    header = (
+        "method",
+        "active points",
+        f"ratio below {NEAR_BORDER}, %",
+        "ratio below 0.05, %",
+        "moved to a farther centre, %",
+    )
     lines = []
     for row in group.values():
         edges, shares = np.array(row["edges"]), np.array(row["shares"])
         below = [shares[edges[:-1] < edge - 1e-9].sum() for edge in (0.05, 0.0)]
-        near = f"{row['near_border']:.1%}"
-        lines.append([row["label"], f"{sum(row['n_active']):,}", near, *(f"{share:.1%}" for share in below)])
+        near = f"{100 * row['near_border']:.1f}"
+        lines.append([row["label"], f"{sum(row['n_active']):,}", near, *(f"{100 * share:.1f}" for share in below)])
     return markdown_table(header, lines)
 
 
 def coverage_table(group: Group) -> str:
     lines = [
-        [row["label"], f"{n_trees}", f"{leaf_size}", f"{size:.1f}", f"{share:.1%}"]
+        [row["label"], f"{n_trees}", f"{leaf_size}", f"{size:.1f}", f"{100 * share:.1f}"]
         for row in group.values()
         for size, share, n_trees, leaf_size in row["curve"]
     ]
-    return markdown_table(("", "trees", "leaf size", "points in a neighbourhood", "coverage"), lines)
+    return markdown_table(("neighbourhoods", "trees", "leaf size", "points in a neighbourhood", "coverage, %"), lines)
 
 
 def candidates_table(group: Group) -> str:
     lines = [
-        [row["label"], f"{point['candidates']:.1f}", f"{point['accuracy']:.1%}", f"{point['seconds']:.3f}"]
+        [row["label"], f"{point['candidates']:.1f}", f"{100 * point['accuracy']:.1f}", f"{point['seconds']:.3f}"]
         for row in group.values()
         for point in row["points"]
     ]
-    return markdown_table(("", "candidates", "accuracy", "seconds of an iteration"), lines)
+    return markdown_table(("method", "candidates per point", "accuracy, %", "iteration, s"), lines)
 
 
 def clusters_table(group: Group) -> str:
@@ -148,11 +154,11 @@ def clusters_table(group: Group) -> str:
             row["label"],
             f"{row['seconds']:.2f}",
             f"{row['nmi']:.4f}",
-            f"{np.mean([cluster['purity'] for cluster in row['shown']]):.0%}",
+            f"{100 * float(np.mean([cluster['purity'] for cluster in row['shown']])):.0f}",
         ]
         for row in group.values()
     ]
-    return markdown_table(("", "seconds", "NMI", "of the commonest class, in the clusters shown"), lines)
+    return markdown_table(("method", "time, s", "NMI", "commonest class in the clusters shown, %"), lines)
 
 
 # How to make a table of a panel, and a picture of all.

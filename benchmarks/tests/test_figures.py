@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benchmarks.figures import README, fill, format_comparison, read_table, read_tables
+from benchmarks.figures import README, fill, format_comparison, read_tables
 
 DOCS = README.parent / "docs"
 
@@ -21,12 +21,14 @@ def test_every_figure_that_a_page_quotes_is_in_the_results(page):
         eval(quote.split("|")[0].strip(), {"results": results})
 
 
-def test_all_tables_of_a_file_are_read_and_rows_of_the_same_name_left_out():
+def test_tables_are_numbered_and_rows_found_by_what_tells_them_apart(tmp_path):
     first = "| a | b |\n| --- | ---: |\n| one | 1 |\n| two | 2 |\n"
-    second = "| c | d |\n| --- | ---: |\n| one |  |\n| three |  |\n"
-    assert read_table(f"# title\n\n{first}\n{second}") == {
-        "two": {"a": "two", "b": "2"},
-        "three": {"c": "three", "d": ""},
+    second = "| c | d |\n| --- | ---: |\n| one | 1 |\n| one |  |\n"
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "x.md").write_text(f"# title\n\n{first}\ntext\n\n{second}")
+    assert read_tables(tmp_path) == {
+        "below/x": {"one": {"a": "one", "b": "1"}, "two": {"a": "two", "b": "2"}},
+        "below/x#2": {"one | 1": {"c": "one", "d": "1"}, "one | ": {"c": "one", "d": ""}},
     }
 
 
