@@ -6,8 +6,9 @@ import inspect
 import re
 import shutil
 import sys
-from contextlib import chdir
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -117,24 +118,33 @@ OUTSIDE = {
 
 
 def copy_results(app: Sphinx) -> None:
-    """Put the tables and pictures of the benchmarks beside the pages, which speak of them by their places."""
+    """Copy the tables and pictures of the benchmarks beside the pages that include them."""
     results = DOCS / "benchmarks" / "results"
     shutil.rmtree(results, ignore_errors=True)
     shutil.copytree(ROOT / "benchmarks" / "results", results, ignore=shutil.ignore_patterns("*.jsonl"))
 
 
 def run_recipes(app: Sphinx) -> None:
-    """Run the examples of pages that have no output, as the gallery runs the guides."""
-    if app.config.plot_gallery:
+    """Run the examples of two pages, as the gallery runs the guides."""
+    if str(app.config.plot_gallery) in ("True", "1"):  # not with -D plot_gallery=0
         for page in ("start/recipes.md", "start/coming-from.md"):
             examples = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
-            with TemporaryDirectory() as folder, chdir(folder):
+            with (
+                TemporaryDirectory() as folder,
+                chdir(folder),
+                redirect_stdout(StringIO()),
+                redirect_stderr(StringIO()),
+            ):
                 exec("\n".join(examples), {"__name__": page})
 
 
 def forget_pages(app: Sphinx) -> None:
-    """Remove the pages of names that may be gone by now; those of all others are made anew."""
+    """Remove pages that are made at each build, and those of guides that are gone."""
     shutil.rmtree(DOCS / "generated", ignore_errors=True)
+    guides = {"index", *(name.removesuffix(".py") for name in GUIDES)}
+    for page in (DOCS / "guides").glob("*.*"):
+        if page.name.split(".")[0] not in guides:
+            page.unlink()
 
 
 def stay_inside(app: Sphinx, name: str, source: list[str]) -> None:
