@@ -70,6 +70,14 @@ autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 100
 toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False
+# Sections of every public docstring outside the excluded modules: parameters and results with descriptions, See
+# Also and Examples. Fields of named tuples are described by their comments (``describe_fields``).
+numpydoc_validation_checks = {"GL08", "PR01", "PR02", "PR07", "RT01", "RT03", "SA01", "EX01"}
+numpydoc_validation_exclude = {
+    r"^closure_kmeans\.(retrieval|features|codes)\b",
+    r"\.ResidualKMeans\b",
+    r"\.(Iteration|Level|Members|RandomPartition)$",
+}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_line_continuation_character = "\\"
@@ -189,7 +197,7 @@ def describe_fields(app: Sphinx, what: str, name: str, thing: Any, options: Any,
 
 
 # Methods of ``CenterIndex`` that are for the library itself.
-UNCHECKED = ("find", "find_several", "relative", "grouped", "pack", "unpack")
+UNCHECKED = ("of", "find", "rounded", "find_several", "relative", "grouped", "pack", "unpack")
 
 
 def skip_member(app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:

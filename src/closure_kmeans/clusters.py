@@ -52,13 +52,45 @@ class Clusters(NamedTuple):
 
 
 class Members(NamedTuple):
-    """Rows of each cluster, as compressed sparse rows."""
+    """Rows of each cluster, as compressed sparse rows.
+
+    See Also
+    --------
+    closure_kmeans.export.list_members : Makes them from labels.
+
+    Examples
+    --------
+    >>> from closure_kmeans.export import list_members
+    >>> list_members([1, 0, 1], n_clusters=2).of(1).tolist()
+    [0, 2]
+    """
 
     rows: NDArray[np.int32]  # (n,) cluster after cluster, ascending
     starts: NDArray[np.int64]  # (k + 1,) cluster c holds rows[starts[c]:starts[c + 1]]
 
     def of(self, cluster: int) -> NDArray[np.int32]:
-        """Rows of a cluster."""
+        """Rows of one cluster.
+
+        Parameters
+        ----------
+        cluster : int
+            Number of the cluster.
+
+        Returns
+        -------
+        array of int32
+            Row numbers, ascending.
+
+        See Also
+        --------
+        closure_kmeans.export.list_members : Makes the members from labels.
+
+        Examples
+        --------
+        >>> from closure_kmeans.export import list_members
+        >>> list_members([1, 0, 1], n_clusters=2).of(0).tolist()
+        [1]
+        """
         return self.rows[self.starts[cluster] : self.starts[cluster + 1]]
 
 

@@ -68,7 +68,28 @@ class BaseKMeans(FittedModel):
         return model
 
     def set_params(self, **parameters: Any) -> Self:
-        """Set parameters by their names, as scikit-learn does."""
+        """Set parameters by name, as in scikit-learn.
+
+        Parameters
+        ----------
+        **parameters : dict
+            Parameters of the estimator.
+
+        Returns
+        -------
+        BaseKMeans
+            The estimator itself.
+
+        See Also
+        --------
+        sklearn.base.BaseEstimator.set_params : Says more, for example about pipelines.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> ClosureKMeans().set_params(n_clusters=3).n_clusters
+        3
+        """
         check_renamed(type(self), parameters)
         super().set_params(**parameters)
         return self
@@ -106,7 +127,38 @@ class LocalKMeans(BaseKMeans, ABC):
         """Cluster the rows; the attributes of the fitted model (see ``fitted_attributes``)."""
 
     def fit(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Cluster the rows of X: see :meth:`closure_kmeans.ClosureKMeans.fit`."""
+        """Cluster the rows of X.
+
+        Parameters
+        ----------
+        X : (n, d) array
+            Rows, as in :meth:`closure_kmeans.ClosureKMeans.fit`.
+        y : None
+            Ignored.
+        sample_weight : (n,) array, default=None
+            Weights of the rows. Rows of weight 0 do not influence the clusters, but are labelled.
+
+        Returns
+        -------
+        BaseKMeans
+            The fitted estimator itself.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If interrupted; the model is that of the last complete iteration.
+
+        See Also
+        --------
+        closure_kmeans.ClosureKMeans.fit : Says more about X.
+
+        Examples
+        --------
+        >>> from closure_kmeans.baselines import LloydKMeans
+        >>> model = LloydKMeans(n_clusters=2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> sorted(model.cluster_centers_.ravel().tolist())
+        [0.5, 9.5]
+        """
         return self._fit(X, sample_weight)
 
     def _fit(self, X: ArrayLike, sample_weight: ArrayLike | None, resume: Resume = False) -> Self:
@@ -145,54 +197,53 @@ class LocalKMeans(BaseKMeans, ABC):
 class ClosureKMeans(ClustersOfClusters, LocalKMeans):
     """K-means for thousands to millions of clusters, by cluster closures.
 
-    A point that changes its cluster lies near a border, so the only clusters worth testing for it are those of its
-    neighbours. Random partition trees find the neighbours; an iteration then costs about the same whatever the number
-    of clusters is.
+    Points that change their cluster lie near its boundary, so that only the clusters of neighbouring points are
+    candidates. Random partition trees find the neighbours. The cost of an iteration hardly depends on the number of
+    clusters.
 
     Parameters
     ----------
     n_clusters : int, default=2
         Number of clusters, k. There are exactly k of them, none empty.
     init : {"tree", "random"} or array, default="tree"
-        The start: the leaves of a random partition tree cut at k leaves; k random rows; given centres, of shape (m, d)
-        with at most k of them; or given labels, of shape (n,). Clusters keep the order of given centres; if these are
-        fewer than k, the clusters of largest error are split. The assignment to given centres counts as the first
-        iteration.
+        Start: the leaves of a random partition tree cut at k leaves; k random rows; given centres, of shape (m, d) with
+        m <= k; or given labels, of shape (n,). Clusters keep the order of given centres; if these are fewer than k, the
+        clusters with the largest errors are split. The assignment to given centres counts as the first iteration.
     metric : {"euclidean", "cosine"}, default="euclidean"
-        "cosine" is spherical k-means: rows are divided by their lengths, and so are the centres. The rows are then held
-        in float32, or float64 if they come so.
+        "cosine" is spherical k-means: rows and centres are L2-normalised. The rows are then held in float32, or in
+        float64 if they are given so.
     max_size : float, default=None
-        Upper bound on the cluster size, in rows or their weight: balanced clusters. Full clusters accept no points; a
-        growing penalty pushes border points out. The distortion may then rise, and ``predict``, which finds the nearest
-        centre, is not balanced.
+        Upper bound on the cluster size, in rows or their total weight: balanced clusters. Full clusters accept no
+        points; a growing penalty pushes boundary points out. The distortion may then rise, and ``predict``, which finds
+        the nearest centre, is not balanced.
     max_iter : int, default=100
-        Largest number of iterations.
+        Maximum number of iterations.
     tol : float, default=5e-4
-        The fit has converged when the distortion changes by less than this part of itself in an iteration.
+        The fit has converged when an iteration changes the distortion by less than this fraction.
     max_time : float, default=None
         Time budget in seconds. No iteration is started that, judging by the previous one, would exceed it; the first is
         always done.
     target_accuracy : float, default=0.95
-        The share of points to be assigned to their nearest centre, between 0 and 1: the one knob between speed and
-        quality. When a fit with fresh neighbourhoods has converged and a sample of its points falls short of this,
-        it goes on with leaves of twice the size. 0 never does.
+        Fraction of points at their nearest centre, between 0 and 1, that the fit tries to reach: when a fit with fresh
+        neighbourhoods has converged and a sample of points falls short of it, the fit continues with leaves of twice
+        the size. 0 disables this.
     method : Method, default=None
-        The switches of the algorithm, for experiments; ``None`` is ``Method()``, their defaults.
+        Switches of the algorithm, for experiments; by default ``Method()``.
     memory_limit : int or str, default=None
-        Bytes, or a text such as "1GB", that the fit may take beyond the centres, for data larger than memory: a memory
-        map, or an object that ``open_vectors`` returns. The rows are laid out in a temporary file, which is as large as
-        they are, and read in slabs. The environment variable TMPDIR names the folder of temporary files.
+        Memory for rows and buffers, without the centres, in bytes or as text such as "1GB", for data larger than
+        memory: a memory map, or a result of ``open_vectors``. The rows are copied to a temporary file, in the folder
+        named by the environment variable TMPDIR, and read in slabs.
     checkpoint : str or PathLike, default=None
-        A folder, or a file whose name ends in ``.safetensors``, to which the fit is saved from time to time and when
-        it ends, also by an interrupt. ``fit(X, resume=True)`` goes on from there.
+        Folder, or file with the extension ``.safetensors``, for checkpoints. The fit is saved regularly and when it
+        ends, also by an interrupt. ``fit(X, resume=True)`` resumes it.
     checkpoint_every : float, default=60
-        Seconds between two checkpoints; 0 saves after every iteration.
+        Seconds between checkpoints; 0 saves after every iteration.
     random_state : int, RandomState instance or None, default=None
         Seed. The same seed gives the same result, bit for bit, on any number of threads.
     n_threads : int, default=None
-        Number of threads; ``None`` means all cores that the process, or its container, may use.
+        Number of threads; by default all cores that the process, or its container, may use.
     callback : callable, default=None
-        Called with the record of each iteration (see ``history_``); returning true ends the fit.
+        Called with the record of each iteration (see ``history_``); if it returns true, the fit ends.
     verbose : int, default=0
         Whether to show a progress bar.
 
@@ -201,23 +252,28 @@ class ClosureKMeans(ClustersOfClusters, LocalKMeans):
     cluster_centers_ : (k, d) array
         Means of the clusters; with the cosine metric, their directions.
     cluster_sizes_ : (k,) array of float64
-        Number of rows of each cluster, or their weight.
+        Number of rows of each cluster, or their total weight.
     labels_ : (n,) array of int32
-        Cluster of each row. Some rows, up to a few in a hundred, are nearer to another centre: see ``relabel``.
+        Cluster of each row. Up to a few percent of the rows are nearer to another centre: see ``relabel``.
     inertia_ : float
-        Sum of the squared distances of the rows to their centres, weighted by ``sample_weight``. With the cosine
-        metric these are 2 - 2 cos of the angle between them.
+        Sum of the squared distances of the rows to their centres, weighted by ``sample_weight``. With the cosine metric
+        these are 2 - 2 cos of the angle between them.
     n_iter_ : int
         Number of iterations.
     history_ : list of Iteration
-        A record of each iteration: ``iteration``, ``seconds``, ``inertia``, ``n_active``, ``n_trees``,
-        ``n_candidates``, ``accuracy``.
+        One record per iteration.
     stopped_by_ : str
-        Why the fit ended: "converged", "max_iter", "max_time", "callback" or "interrupted".
+        Reason of the end: "converged", "max_iter", "max_time", "callback" or "interrupted".
     center_index_ : CenterIndex
-        Finds the nearest centres of rows; ``predict`` and ``several_nearest`` ask it.
+        Search index of the centres, used by ``predict`` and ``several_nearest``.
     n_features_in_ : int
         Number of features.
+
+    See Also
+    --------
+    closure_kmeans.distributed.DistributedClosureKMeans : On a Dask cluster.
+    closure_kmeans.ResidualKMeans : Several levels, for semantic ids and compression.
+    closure_kmeans.baselines.LloydKMeans : Exact k-means.
 
     References
     ----------
@@ -248,10 +304,28 @@ class ClosureKMeans(ClustersOfClusters, LocalKMeans):
 
     @classmethod
     def paper(cls, n_clusters: int = 2, **parameters: Any) -> Self:
-        """The algorithm exactly as the paper has it: ``method`` is ``PAPER``.
+        """Create an estimator with the algorithm of the paper: ``method=PAPER``.
 
         Adaptive kept trees with leaves of 10 points, grown in all dimensions; a point moves to the nearest centre.
 
+        Parameters
+        ----------
+        n_clusters : int, default=2
+            Number of clusters, k.
+        **parameters : dict
+            Other parameters of ``ClosureKMeans``.
+
+        Returns
+        -------
+        ClosureKMeans
+            An estimator that is not fitted yet.
+
+        See Also
+        --------
+        Method : The switches of the algorithm.
+
+        Examples
+        --------
         >>> ClosureKMeans.paper(1000, random_state=0).method.neighborhoods
         'kept'
         """
@@ -278,27 +352,42 @@ class ClosureKMeans(ClustersOfClusters, LocalKMeans):
     ) -> Self:
         """Cluster the rows of X.
 
-        On Ctrl-C the model is set to its state after the last whole iteration, ``stopped_by_`` to "interrupted", and
-        ``KeyboardInterrupt`` is raised; before the end of the first iteration there is no model.
-
         Parameters
         ----------
         X : (n, d) array
-            float32, float64, float16, uint8 and int8 arrays and memory maps are taken as they are; all else becomes
-            float64. float64 is computed in float64, the others in float32.
-        y : ignored
+            Rows. float64 is computed in float64; float32, float16, uint8 and int8 in float32, without a converted copy
+            of all rows. Memory maps and arrays of other libraries are accepted, too.
+        y : None
+            Ignored.
         sample_weight : (n,) array, default=None
-            Weights of the rows. A row of weight 0 takes no part, but gets a label.
+            Weights of the rows. Rows of weight 0 do not influence the clusters, but are labelled.
         resume : bool or "anyway", default=False
-            Go on from ``checkpoint`` if there is one, to the same bits as if the fit had never been stopped. If the
-            data or the parameters are not those of the saved fit, or the processor, the BLAS or a version is another,
-            an error says what differs; ``max_iter`` may differ. With "anyway" another processor, BLAS or version is a
-            warning: the fit goes on from the same clusters, and may end in other bits.
+            Whether to resume from ``checkpoint``, if there is one, with the same bits as an uninterrupted fit. It is an
+            error if data or parameters (other than ``max_iter``), or processor, BLAS or versions differ. With "anyway",
+            another processor, BLAS or version is a warning, and results may differ in the last bits.
+
+        Returns
+        -------
+        ClosureKMeans
+            The fitted estimator itself.
 
         Raises
         ------
         FileExistsError
-            There is a checkpoint, and ``resume`` is false.
+            If there is a checkpoint, and ``resume`` is false.
+        KeyboardInterrupt
+            If interrupted. The model is that of the last complete iteration, and ``stopped_by_`` is "interrupted";
+            before the first one there is no model.
+
+        See Also
+        --------
+        closure_kmeans.vectors.open_vectors : Opens files as X.
+
+        Examples
+        --------
+        >>> model = ClosureKMeans(n_clusters=2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> sorted(model.cluster_centers_.ravel().tolist())
+        [0.5, 9.5]
         """
         check.resume(resume, "checkpoint", self.checkpoint)
         if not resume and isinstance(self.checkpoint, str | os.PathLike):

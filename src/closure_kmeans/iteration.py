@@ -29,6 +29,12 @@ ACCURACY_EVERY = 10
 class Iteration(NamedTuple):
     """Record of an iteration.
 
+    See Also
+    --------
+    ClosureKMeans : Keeps the records as ``history_``.
+
+    Examples
+    --------
     >>> from closure_kmeans import ClosureKMeans
     >>> model = ClosureKMeans(2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
     >>> last = model.history_[-1]

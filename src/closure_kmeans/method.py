@@ -6,31 +6,35 @@ from typing import Literal, NamedTuple
 
 
 class Method(NamedTuple):
-    """Settings of the algorithm of ``ClosureKMeans``.
+    """Switches of the algorithm of ``ClosureKMeans``, for experiments.
 
     Parameters
     ----------
     neighborhoods : {"auto", "fresh", "kept", "all"}, default="auto"
-        The clusters that a point is tested with: those of its neighbours in one new tree in every iteration, used and
-        forgotten ("fresh"); in the paper's trees, kept and united ("kept"); or all clusters ("all"). "auto" is "all" up
-        to 128 clusters, where that is as fast, and "fresh" beyond.
+        Candidates of a point: the clusters of its neighbours in one new tree per iteration ("fresh"); in the paper's
+        trees, which are kept and united ("kept"); or all clusters ("all"). "auto" is "all" up to 128 clusters, where it
+        is as fast, and "fresh" beyond.
     leaf_size : int, default=None
-        Points in a leaf of a tree. Larger leaves find better clusters in an iteration, and take longer. By default 47
-        times the power 0.4 of the mean number of points in a cluster: 118 for ten of them, 745 for a thousand. Beyond
-        2,000 clusters, a fit in memory that starts from a tree then groups whole leaves of it in the first iteration.
+        Number of points in a leaf. Larger leaves find better clusters per iteration, and take longer. By default 47
+        times the power 0.4 of the mean cluster size: 118 for ten points per cluster, 745 for a thousand. Beyond 2,000
+        clusters, a fit in memory that starts from a tree then groups whole leaves of it in the first iteration.
     max_trees : int, default=10
-        Largest number of kept trees.
+        Maximum number of kept trees.
     adaptive : bool, default=True
-        Grow kept trees one by one, as they are needed; or all at the start.
+        Whether kept trees are grown one by one, as needed, instead of all at the start.
     min_fall : float, default=0.01
-        Another kept tree is grown when the distortion fell by less than this part of itself.
+        Another kept tree is grown when the distortion falls by less than this fraction.
     rule : {"hartigan", "lloyd"}, default="hartigan"
-        A point moves to another cluster when that lowers the distortion, the shift of both centres included; or when
-        the other centre is nearer.
+        "hartigan" moves a point if that lowers the distortion, including the shift of both centres; "lloyd" if the
+        other centre is nearer.
     extrapolate : bool, default=True
-        Assign points to the extrapolated centres of large clusters. It halves the number of iterations.
+        Whether points of large clusters are assigned to extrapolated centres, which halves the number of iterations.
     tree_dims : int, default=16
-        Principal dimensions in which trees are grown; ``None`` for all dimensions.
+        Number of principal dimensions in which trees are grown; ``None`` for all dimensions.
+
+    See Also
+    --------
+    ClosureKMeans : Takes it as ``method``.
 
     Examples
     --------

@@ -54,30 +54,63 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
     _indexed: NDArray[Any]  # the centres that ``_index`` and ``_sample`` belong to
 
     def predict(self, X: ArrayLike, *, exact: bool = False) -> NDArray[np.int32]:
-        """The nearest centre of each row.
+        """Find the nearest centre of each row.
 
-        Up to 10,000 centres all are compared. Beyond, a row is compared with the centres in the cells nearest to it,
-        which finds the nearest centre of more than 99 of 100 rows of the kind that the model was fitted to. The cells
-        are built on the first call. ``exact=True`` compares all centres at any number of them. Either way the result
-        is a pure function of each row.
+        Up to 10,000 centres, all are compared. Beyond, a row is compared with the centres in the cells nearest to it,
+        which finds the nearest centre for more than 99 % of rows like those of the fit. The cells are built on the
+        first call. The result for a row does not depend on the other rows.
+
+        Parameters
+        ----------
+        X : (n, d) array
+            Rows.
+        exact : bool, default=False
+            Whether to compare with all centres, whatever their number.
+
+        Returns
+        -------
+        (n,) array of int32
+            Index of the centre of each row.
+
+        See Also
+        --------
+        several_nearest : More than one centre per row.
+        relabel : Sets ``labels_`` to these values.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> model = ClosureKMeans(n_clusters=2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> labels = model.predict([[2.0], [8.0]])
+        >>> model.cluster_centers_[labels].ravel().tolist()
+        [0.5, 9.5]
         """
         labels, _ = self.center_index_.find(self._check(X), exact)
         return labels
 
     def relabel(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Replace ``labels_`` by what ``predict`` gives: the nearest centres of the rows of the fit.
+        """Replace ``labels_`` by the result of ``predict`` for the rows of the fit.
 
-        A fit ends with labels that differ from these for some rows, up to a few in a hundred: a row moves when that
-        lowers the distortion with the shift of both centres counted, and the last update moves the centres once more.
-        ``cluster_sizes_`` and ``inertia_`` become those of the new labels; the centres stay. The sizes are not
-        bound by ``max_size``, and a cluster may be left without rows if the fit was stopped early.
+        After a fit, up to a few percent of the labels differ from the nearest centres: Hartigan's rule counts the shift
+        of both centres, and the last update moves the centres again. ``cluster_sizes_`` and ``inertia_`` become those
+        of the new labels; the centres stay. The sizes may exceed ``max_size``, and clusters may be empty if the fit was
+        stopped early.
 
         Parameters
         ----------
         X : (n, d) array
-            The rows that the model was fitted to.
+            The rows of the fit.
         sample_weight : (n,) array, default=None
             Their weights.
+
+        Returns
+        -------
+        BaseKMeans
+            The estimator itself.
+
+        See Also
+        --------
+        predict : The nearest centres.
 
         Examples
         --------
@@ -99,13 +132,25 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         return self
 
     def several_nearest(self, X: ArrayLike, n_nearest: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """The nearest centres of each row, as many as asked for or as there are: soft assignment.
+        """Find several nearest centres of each row, for soft assignment.
+
+        Parameters
+        ----------
+        X : (n, d) array
+            Rows.
+        n_nearest : int
+            Number of centres per row; all, if there are fewer.
 
         Returns
         -------
         labels : (n, n_nearest) array of int32
-            The nearest first. Beyond 10,000 centres they are looked for in the same cells as by ``predict``.
+            Indices of the centres, nearest first. Beyond 10,000 centres, the search is approximate, as in ``predict``.
         squared_distances : (n, n_nearest) array of float64
+            Squared distances to them.
+
+        See Also
+        --------
+        predict : The nearest centre only.
 
         Examples
         --------
@@ -120,7 +165,29 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         return self.center_index_.find_several(rows, n_nearest)
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
-        """The distances of each row to all centres, as an (n, k) array."""
+        """Compute the distances of each row to all centres.
+
+        Parameters
+        ----------
+        X : (n, d) array
+            Rows.
+
+        Returns
+        -------
+        (n, k) array
+            Distances, not squared.
+
+        See Also
+        --------
+        several_nearest : The nearest centres only, which takes less memory.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> model = ClosureKMeans(n_clusters=2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> sorted(model.transform([[2.0]]).ravel().tolist())
+        [1.5, 7.5]
+        """
         from sklearn.metrics.pairwise import euclidean_distances
 
         rows = self._check(X)
@@ -135,26 +202,56 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         return distances
 
     def score(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> float:
-        """The negative of the inertia that the rows of X would have, assigned as by ``predict``."""
+        """Compute the negative inertia of X, with every row assigned by ``predict``.
+
+        Parameters
+        ----------
+        X : (n, d) array
+            Rows.
+        y : None
+            Ignored.
+        sample_weight : (n,) array, default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+            Minus the weighted sum of squared distances.
+
+        See Also
+        --------
+        closure_kmeans.metrics.distortion : Mean squared distance to the exact nearest centres.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> model = ClosureKMeans(n_clusters=2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> model.score([[2.0], [8.0]])
+        -4.5
+        """
         _, distances = self.center_index_.find(self._check(X))
         if sample_weight is not None:
             distances = distances * check_weights(sample_weight, len(distances))
         return -float(distances.sum())
 
     def medoids(self, X: ArrayLike, labels: ArrayLike | None = None) -> NDArray[np.int64]:
-        """The medoid of each cluster: its row in X that is nearest to the centre, the first of several.
+        """Find the row of each cluster that is nearest to its centre.
 
         Parameters
         ----------
         X : (n, d) array
-            The rows to choose from: those that the model was fitted to, or any others.
+            Rows to choose from: those of the fit, or others.
         labels : (n,) array, default=None
-            The cluster of each row, such as ``labels_``; by default what ``predict`` gives.
+            Cluster of each row, such as ``labels_``; by default the result of ``predict``.
 
         Returns
         -------
-        rows : (k,) array of int64
-            Places in X; -1 for a cluster that has no row there.
+        (k,) array of int64
+            Row numbers, the first one of equally near rows; -1 for a cluster without rows in X.
+
+        See Also
+        --------
+        squared_distances : Distances of all rows to their centres.
 
         Examples
         --------
@@ -172,13 +269,23 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         return medoids
 
     def squared_distances(self, X: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
-        """The squared distance of each row to the centre of its label.
+        """Compute the squared distance of each row to the centre of its label.
 
         Parameters
         ----------
         X : (n, d) array
+            Rows.
         labels : (n,) array
-            The cluster of each row, such as ``labels_``.
+            Cluster of each row, such as ``labels_``.
+
+        Returns
+        -------
+        (n,) array of float64
+            Squared distances.
+
+        See Also
+        --------
+        transform : Distances to all centres.
 
         Examples
         --------
@@ -199,19 +306,34 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
     # -- notebooks -----------------------------------------------------------------------------------------------------
 
     def show_cluster(self, cluster: int, X: ArrayLike | None = None, *, images: Any = None, n_items: int = 24) -> Grid:
-        """The rows of a cluster as a grid, for a notebook; it needs the extra ``explore``.
+        """Show the rows of a cluster as a grid in a notebook; needs the extra ``explore``.
 
         Parameters
         ----------
         cluster : int
-            The number of the cluster.
+            Number of the cluster.
         X : (n, d) array, default=None
-            The rows that the model was fitted to: those nearest to the centre come first, and are drawn if there are no
-            images.
+            Rows of the fit. With X, the rows nearest to the centre come first, and are drawn if there are no images.
         images : folder, list of paths and arrays, or array of shape (n, height, width[, 3]), default=None
-            An image for each row.
+            One image per row.
         n_items : int, default=24
-            How many rows to show.
+            Number of rows to show.
+
+        Returns
+        -------
+        Grid
+            Has an HTML representation, and the row numbers as ``items``.
+
+        See Also
+        --------
+        medoids : One row per cluster.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> model = ClosureKMeans(n_clusters=2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> len(model.show_cluster(0, [[0.0], [1.0], [9.0], [10.0]]).items)
+        2
         """
         check_is_fitted(self, "labels_")
         library("jinja2", "explore", "a grid")
@@ -232,17 +354,31 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str], *, training: bool = False) -> None:
-        """Write the model into one ``.safetensors`` file, which ``closure_kmeans.load`` reads.
+        """Write the model to one ``.safetensors`` file, for ``closure_kmeans.load``.
 
-        The loaded model predicts, transforms and scores like this one, bit for bit, and the same model gives the same
-        bytes. The file is written beside, and then takes the place of an old one, whole or not at all.
+        The loaded model predicts, transforms and scores like this one, bit for bit. Equal models give equal bytes. An
+        existing file is replaced atomically.
 
         Parameters
         ----------
         path : str or PathLike
-            The name of the file.
+            File to write.
         training : bool, default=False
-            Whether to keep what only the training data has, too: ``labels_`` and ``history_``.
+            Whether to include ``labels_`` and ``history_``.
+
+        See Also
+        --------
+        closure_kmeans.load : Read the model.
+
+        Examples
+        --------
+        >>> import closure_kmeans
+        >>> from tempfile import TemporaryDirectory
+        >>> model = closure_kmeans.ClosureKMeans(n_clusters=2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> with TemporaryDirectory() as folder:
+        ...     model.save(f"{folder}/words.safetensors")
+        ...     closure_kmeans.load(f"{folder}/words.safetensors").n_clusters
+        2
         """
         check_is_fitted(self, "cluster_centers_")
         unmap(self, Path(path))
@@ -252,7 +388,21 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
 
     @property
     def center_index_(self) -> CenterIndex:
-        """The index of the centres, made when it is first used, and again if ``cluster_centers_`` was replaced."""
+        """Search index of the centres.
+
+        It is built on first use, and again if ``cluster_centers_`` was replaced.
+
+        See Also
+        --------
+        closure_kmeans.CenterIndex : Its methods.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ClosureKMeans
+        >>> model = ClosureKMeans(n_clusters=2, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> model.center_index_.nearest([[2.0]])[1].tolist()
+        [2.25]
+        """
         check_is_fitted(self, "cluster_centers_")
         if self._indexed is not self.cluster_centers_:
             self._index, self._indexed = self.index_class(self.cluster_centers_), self.cluster_centers_

@@ -50,22 +50,26 @@ BLOCK_CENTERS = 1024
 
 
 class CenterIndex:
-    """Nearest centres of rows, at any number of centres.
+    """Nearest centres of rows, for any number of centres.
 
-    Up to 10,000 centres a row is compared with all of them. Beyond, it is compared with the centres in the cells
-    nearest to it, which finds the nearest centre of more than 99 of 100 rows like the sample. Cells are built when they
-    are first needed.
+    Up to 10,000 centres, a row is compared with all of them. Beyond, it is compared with the centres in the cells
+    nearest to it, which finds the nearest centre for more than 99 % of rows like the sample. The cells are built on
+    first use.
 
     Parameters
     ----------
     centers : (k, d) array
-        The centres, from whatever library or file. float64 stays float64, all else becomes float32.
+        Centres from any library or file. float64 stays float64, everything else becomes float32.
     sample : (m, d) array, default=None
-        Rows of the kind that will be searched, some 2,000, which show how many cells to visit. Without them some
-        centres are searched among the others, which are farther apart than rows and their centres: more cells are
+        About 2,000 rows like those that will be searched, to determine how many cells to visit. Without them, centres
+        are searched among the other centres; as they are farther apart than rows and their centres, more cells are
         visited.
     n_threads : int, default=None
-        Number of threads; ``None`` means all cores that the process may use.
+        Number of threads; by default all cores that the process may use.
+
+    See Also
+    --------
+    ClosureKMeans : Fitted models have an index of their centres, ``center_index_``.
 
     Examples
     --------
@@ -106,42 +110,81 @@ class CenterIndex:
         return index
 
     def nearest(self, X: ArrayLike, *, exact: bool = False) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """The nearest centre of each row.
+        """Find the nearest centre of each row.
 
         Parameters
         ----------
         X : (n, d) array
+            Rows.
         exact : bool, default=False
-            Compare with all centres at any number of them.
+            Whether to compare with all centres, whatever their number.
 
         Returns
         -------
         labels : (n,) array of int32
+            Index of the nearest centre.
         squared_distances : (n,) array of float64
+            Squared distance to it.
+
+        See Also
+        --------
+        search : Several nearest centres.
+
+        Examples
+        --------
+        >>> CenterIndex([[0.0], [4.0], [10.0]]).nearest([[1.0], [9.0]])
+        (array([0, 2], dtype=int32), array([1., 1.]))
         """
         return self.find(check.vectors("X", X, self.centers), exact)
 
     def search(self, X: ArrayLike, n_nearest: int = 1) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """The ``n_nearest`` nearest centres of each row, or all if there are fewer.
+        """Find several nearest centres of each row.
 
         Parameters
         ----------
         X : (n, d) array
+            Rows.
         n_nearest : int, default=1
+            Number of centres per row; all, if there are fewer.
 
         Returns
         -------
         labels : (n, n_nearest) array of int32
-            The nearest first.
+            Indices of the centres, nearest first.
         squared_distances : (n, n_nearest) array of float64
+            Squared distances to them.
+
+        See Also
+        --------
+        nearest : One centre per row, exact if wanted.
+
+        Examples
+        --------
+        >>> labels, squared_distances = CenterIndex([[0.0], [4.0], [10.0]]).search([[1.0]], n_nearest=2)
+        >>> labels.tolist(), squared_distances.tolist()
+        ([[0, 1]], [[1.0, 9.0]])
         """
         check.integer("n_nearest", n_nearest, 1)
         return self.find_several(check.vectors("X", X, self.centers), n_nearest)
 
     def separations(self) -> NDArray[np.float64]:
-        """The distance of each centre to the closest other one, infinite for a single one.
+        """Compute the distance of each centre to the nearest other centre.
 
-        Beyond 10,000 centres it is looked for among the neighbours in random partition trees, and may be missed.
+        Beyond 10,000 centres it is searched in random partition trees, and may be missed.
+
+        Returns
+        -------
+        (k,) array of float64
+            Distances, not squared; infinite for a single centre.
+
+        See Also
+        --------
+        search : Several nearest centres of any rows.
+
+        Examples
+        --------
+        >>> CenterIndex([[0.0], [4.0], [10.0]]).separations().tolist()
+        [4.0, 4.0, 6.0]
         """
         _, centers = self.relative(self.centers.dtype)
         with Threads(count_threads(self.n_threads)) as threads:
@@ -219,7 +262,22 @@ class CenterIndex:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def prepare(self) -> Self:
-        """Build the cells now, if a search would need them; returns the index."""
+        """Build the cells now, if a search would need them.
+
+        Returns
+        -------
+        CenterIndex
+            The index itself.
+
+        See Also
+        --------
+        nearest : Builds them on its first call otherwise.
+
+        Examples
+        --------
+        >>> CenterIndex([[0.0], [4.0], [10.0]]).prepare().nearest([[1.0]])[0].tolist()
+        [0]
+        """
         if len(self.centers) > MANY_CENTERS:
             with Threads(count_threads(self.n_threads)) as threads:
                 self.grouped(precision(self.centers.dtype), threads)

@@ -42,7 +42,18 @@ BLOCK_POINTS = 1024
 
 
 class RandomPartition(NamedTuple):
-    """A random partition of the points into small leaves: a finished tree, or blocks that are open to all clusters."""
+    """Random partition of the points into leaves: a finished tree, or blocks that are open to all clusters.
+
+    See Also
+    --------
+    closure_kmeans.metrics.coverage : Measures partitions.
+
+    Examples
+    --------
+    >>> halves = RandomPartition(np.arange(4, dtype=np.int32), np.array([0, 2, 4]))
+    >>> halves.members[halves.starts[1] : halves.starts[2]].tolist()
+    [2, 3]
+    """
 
     members: NDArray[np.int32]  # (n,) point ids, leaf after leaf
     starts: NDArray[np.int64]  # (n_leaves + 1,) leaf l holds members[starts[l]:starts[l + 1]]

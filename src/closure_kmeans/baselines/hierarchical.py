@@ -151,12 +151,37 @@ class HierarchicalKMeans(LocalKMeans):
 
     @property
     def center_index_(self) -> TreeIndex:
-        """Search index of the centres, with the tree."""
+        """Search index of the centres, with the tree.
+
+        See Also
+        --------
+        levels_ : The tree itself.
+
+        Examples
+        --------
+        >>> from closure_kmeans.baselines import HierarchicalKMeans
+        >>> model = HierarchicalKMeans(branching=2, depth=1, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> model.center_index_.nearest([[2.0]])[1].tolist()
+        [2.25]
+        """
         return cast(TreeIndex, super().center_index_)
 
     @property
     def levels_(self) -> list[TreeLevel]:
-        """The tree, from the root's children down."""
+        """The tree, from the children of the root down.
+
+        See Also
+        --------
+        paths : The nodes that rows pass.
+
+        Examples
+        --------
+        >>> from closure_kmeans.baselines import HierarchicalKMeans
+        >>> from closure_kmeans.datasets import load_sift
+        >>> model = HierarchicalKMeans(branching=4, depth=3, random_state=0).fit(load_sift()[:2000])
+        >>> [len(level.centers) for level in model.levels_]
+        [4, 16, 64]
+        """
         return self.center_index_.levels
 
     def _check_parameters(self) -> None:
@@ -218,18 +243,60 @@ class HierarchicalKMeans(LocalKMeans):
         return state, reason
 
     def paths(self, X: ArrayLike) -> NDArray[np.int32]:
-        """The nodes that each row comes to as it descends the tree, an (n, depth) array.
+        """Find the nodes that each row passes, by descending the tree.
 
-        Column l holds nodes of ``levels_[l]``, numbered from 0 in each level; the last column is what ``predict``
-        gives.
+        Parameters
+        ----------
+        X : (n, d) array
+            Rows.
+
+        Returns
+        -------
+        (n, depth) array of int32
+            Column l holds nodes of ``levels_[l]``, numbered from 0 in each level; the last column is the result of
+            ``predict``.
+
+        See Also
+        --------
+        predict : The leaves only.
+
+        Examples
+        --------
+        >>> from closure_kmeans.baselines import HierarchicalKMeans
+        >>> from closure_kmeans.datasets import load_sift
+        >>> X = load_sift()[:2000]
+        >>> model = HierarchicalKMeans(branching=4, depth=3, random_state=0).fit(X)
+        >>> bool((model.paths(X)[:, -1] == model.predict(X)).all())
+        True
         """
         rows = self._check(X)
         return self.center_index_.paths(rows)
 
     def predict(self, X: ArrayLike, *, exact: bool = False) -> NDArray[np.int32]:
-        """The cluster that each row comes to as it descends the tree: the nearest child, level by level.
+        """Find the cluster of each row by descending the tree, to the nearest child at each level.
 
-        ``exact=True`` gives the nearest of all clusters instead, which need not be the same.
+        Parameters
+        ----------
+        X : (n, d) array
+            Rows.
+        exact : bool, default=False
+            Whether to find the nearest of all centres instead, which can be another one.
+
+        Returns
+        -------
+        (n,) array of int32
+            Index of the cluster of each row.
+
+        See Also
+        --------
+        paths : The nodes of all levels.
+
+        Examples
+        --------
+        >>> from closure_kmeans.baselines import HierarchicalKMeans
+        >>> model = HierarchicalKMeans(branching=2, depth=1, random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> model.cluster_centers_[model.predict([[2.0]])].tolist()
+        [[0.5]]
         """
         return super().predict(X, exact=exact)
 

@@ -147,11 +147,17 @@ class DistributedClosureKMeans(ClustersOfClusters, BaseKMeans):
         FileExistsError
             If ``storage`` holds a fit, and ``resume`` is false.
         KeyboardInterrupt
-            If interrupted; the model of the last iteration is fitted.
+            If interrupted; the model is that of the last complete iteration.
 
         See Also
         --------
         closure_kmeans.ClosureKMeans.fit : On one machine.
+
+        Examples
+        --------
+        >>> from closure_kmeans.distributed import DistributedClosureKMeans
+        >>> model = DistributedClosureKMeans(1000, client="tcp://scheduler:8786")
+        >>> model.fit("s3://bucket/shards")  # doctest: +SKIP
         """
         began = time.perf_counter()
         if sample_weight is not None:
