@@ -133,6 +133,25 @@ def test_a_new_version_compiles_again(folder, monkeypatch, caplog):
     assert said(caplog) == []  # nothing is wrong
 
 
+def test_old_kernels_of_other_versions_are_removed(folder, monkeypatch):
+    """Functions that were renamed leave them behind; and processes that are killed, unfinished files."""
+    run_kernel()
+    kept = cached_file(folder)
+    other = folder / "renamed-0.kernel"
+    rest = bytes(32) + b"code"
+    for name in ("young-0.kernel", other.name):
+        (folder / name).write_bytes(cache._digest(name, rest) + rest)
+    (folder / ".cut-0.kernel.01234567").touch()
+    for path in (kept, other, folder / ".cut-0.kernel.01234567"):
+        os.utime(path, (0, 0))
+    cache._remove_old.cache_clear()
+    cache.kernel(end_of_run)(WORDS, 0)
+    names = {path.name for path in folder.iterdir()}
+    assert {kept.name, "young-0.kernel"} < names
+    assert len(names) == 3
+    assert run_kernel() is True
+
+
 def test_a_write_that_fails_leaves_no_old_code_under_a_new_stamp(folder, monkeypatch):
     run_kernel()
     monkeypatch.setattr(cache, "STAMP", bytes(32))

@@ -239,7 +239,7 @@ def test_other_bits_than_elsewhere_are_an_error(name, value, message, tmp_path, 
     with pytest.raises(FileFormatError, match=f"may not end in the same bits here: {message}") as refused:
         model(checkpoint=tmp_path).fit(X, resume=True)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
-    assert "go on by fit(X, resume='anyway') or closure-kmeans fit --resume-anyway, or start" in str(refused.value)
+    assert "go on by fit(X, resume='anyway'), on the command line by --resume-anyway, or start" in str(refused.value)
     advice = re.search(
         r"start another fit from its centres: init=(.*), and a checkpoint elsewhere$", str(refused.value)
     )
@@ -259,8 +259,9 @@ def test_a_fit_goes_on_anyway(mode, tmp_path, monkeypatch):
         model(checkpoint=tmp_path, **mode | {"tol": 0.5}).fit(X, resume="anyway")
     with pytest.raises(FileFormatError, match="another fit: X was"):
         model(checkpoint=tmp_path, **mode).fit(X[1:], resume="anyway")
-    with pytest.warns(UserWarning, match=r"may not end in the same bits here: sklearn was '.*' and is '9\.9'$"):
+    with pytest.warns(UserWarning, match=r"may not end in the same bits here: sklearn was '.*' and is '9\.9'$") as told:
         resumed = model(checkpoint=tmp_path, **mode).fit(X, resume="anyway")
+    assert told[0].filename == __file__
     check_same(resumed, whole)
     assert read_status(tmp_path).environment["sklearn"] == "9.9"
     model(checkpoint=tmp_path, **mode).fit(X, resume=True)  # it was saved here
@@ -277,8 +278,9 @@ def test_the_points_come_in_another_order(settings, tmp_path, monkeypatch):
     reorder(monkeypatch)
     with pytest.raises(FileFormatError, match=r"another order .* the same: go on by fit.* or start another fit"):
         model(**parameters).fit(X, resume=True)
-    with pytest.warns(UserWarning, match="come in another order or with another offset here$"):
+    with pytest.warns(UserWarning, match="come in another order or with another offset here$") as told:
         same = model(**parameters, max_iter=4).fit(X, resume="anyway")
+    assert told[0].filename == __file__
     np.testing.assert_array_equal(same.labels_, begun.labels_)
     np.testing.assert_allclose(same.cluster_centers_, begun.cluster_centers_, rtol=1e-4, atol=1e-3)
     assert same.inertia_ == pytest.approx(begun.inertia_)

@@ -250,7 +250,7 @@ def test_fit_is_resumed(run, here, monkeypatch):
         refused = run(*arguments, "--resume")
         assert refused.exit_code == 1
         assert "may not end in the same bits here: processor was" in refused.output
-        assert "closure-kmeans fit --resume-anyway" in refused.output
+        assert "on the command line by --resume-anyway" in refused.output
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr("sklearn.__version__", "9.9")
         anyway = run(*arguments, "--max-iter", 3, "--resume-anyway")
@@ -738,6 +738,12 @@ def test_doctor_looks_at_the_cache(run, monkeypatch, tmp_path):
     kernel(end_of_run.py_func)(np.array([2, 2, 5]), 0)
     assert json.loads(run("doctor", "--json").stdout)["kernels compiled"] is True
     monkeypatch.setattr("closure_kmeans.cache.os.access", lambda *_: False)
+    (path,) = tmp_path.glob("*/*.kernel")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    facts = json.loads(run("doctor", "--json").stdout)
+    assert (facts["kernels compiled"], facts["kernels not used"]) == (False, [f"'{path}' is damaged"])
+    path.write_bytes(whole)
     read_only = run("doctor", "--json")
     assert read_only.exit_code == 0  # kernels that root has compiled will do
     assert json.loads(read_only.stdout)["kernel cache writable"] is False

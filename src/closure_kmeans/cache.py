@@ -16,9 +16,10 @@ import os
 import pickle
 import stat
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -38,6 +39,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).resolve().parent
 SUFFIX = ".kernel"
+KEPT_SECONDS = 30 * 24 * 60 * 60
 DIGEST_BYTES = sha256().digest_size
 ADVICE = "set NUMBA_CACHE_DIR to a folder that you, and nobody else, can write to"
 
@@ -129,6 +131,17 @@ def holds_kernels(folder: Path, *, of_another_version: bool = False) -> bool:
     return False
 
 
+def distrust(folder: Path) -> list[str]:
+    """Reasons not to use kernels of a folder, one for each that is damaged or could be another user's."""
+    reasons = []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            _read(path)
+        except (OSError, ValueError) as error:
+            reasons.append(str(error))
+    return reasons
+
+
 def _prepare(folder: Path) -> None:
     for place in (*reversed(folder.parents), folder):  # readable by others, writable only by the owner
         place.mkdir(mode=0o755, exist_ok=True)
@@ -168,6 +181,7 @@ def _write(name: str, code: bytes) -> None:
             with open(beside, "xb", opener=partial(os.open, mode=0o644)) as file:
                 file.write(_digest(name, rest) + rest)
             beside.replace(folder / name)
+            _remove_old(folder)
             return
         except OSError as error:
             reasons.append(_reason(error, folder))
@@ -175,6 +189,18 @@ def _write(name: str, code: bytes) -> None:
             with suppress(OSError):
                 beside.unlink()
     raise OSError(" and ".join(reasons))
+
+
+@cache  # once in a process
+def _remove_old(folder: Path) -> None:
+    """Remove leftovers of killed processes and kernels of other versions, if they are KEPT_SECONDS old.
+
+    Kernels whose functions were renamed would otherwise stay forever.
+    """
+    for path in folder.glob(f"*{SUFFIX}*"):
+        with suppress(OSError, ValueError):
+            if path.stat().st_mtime < time.time() - KEPT_SECONDS and (path.suffix != SUFFIX or _read(path) is None):
+                path.unlink()
 
 
 def _digest(name: str, rest: bytes) -> bytes:

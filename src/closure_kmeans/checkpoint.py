@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-import warnings
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from closure_kmeans.clusters import Clusters
 from closure_kmeans.environment import environment
-from closure_kmeans.files import FileFormatError, check_room, reading, unfinished
+from closure_kmeans.files import FileFormatError, check_room, reading, unfinished, warn
 from closure_kmeans.iteration import Clustering, Iteration
 from closure_kmeans.points import hash_rows
 from closure_kmeans.storage import plain_parameters
@@ -36,7 +35,7 @@ FILE_NAME = "checkpoint.safetensors"
 # Rows hashed at a time.
 DIGESTED_ROWS = 1 << 20
 LABELS = "state.labels"
-GO_ON_ANYWAY = "go on by fit(X, resume='anyway') or closure-kmeans fit --resume-anyway"
+GO_ON_ANYWAY = "go on by fit(X, resume='anyway'), on the command line by --resume-anyway"
 
 # Whether to resume a saved fit; "anyway" also in another environment.
 Resume: TypeAlias = bool | Literal["anyway"]
@@ -131,7 +130,7 @@ class Checkpoint:
             raise FileFormatError(
                 f"{message}, though processor, BLAS and versions are the same: {GO_ON_ANYWAY}, or {_new_fit(self.path)}"
             )
-        warnings.warn(message, UserWarning, stacklevel=2)
+        warn(message, UserWarning)
 
     def restore(self, state: LocalState, neighborhoods: Neighborhoods[Any]) -> LocalState:
         """The saved state, or the given one if none is saved; neighbourhoods and generator get their saved states.
@@ -181,7 +180,7 @@ class Checkpoint:
             facts = self._facts | facts | {"ended": ended, "checksum": _checksum(arrays)}
             write_tensors(self.path, "checkpoint", arrays, facts)
         except OSError as error:
-            warnings.warn(f"the fit goes on without a new checkpoint: {error.strerror}", RuntimeWarning, stacklevel=3)
+            warn(f"the fit goes on without a new checkpoint: {error.strerror}", RuntimeWarning)
         self._written = time.monotonic()
 
 
@@ -217,7 +216,7 @@ def check_environment(what: str, saved: dict[str, str], own: dict[str, str], new
     message = f"{what} may not end in the same bits here: {differences}"
     if not anyway:
         raise FileFormatError(f"{message}. Resume it where it was begun, {GO_ON_ANYWAY}, or {new_fit}")
-    warnings.warn(message, UserWarning, stacklevel=2)
+    warn(message, UserWarning)
 
 
 def _new_fit(path: Path) -> str:

@@ -6,6 +6,8 @@ import errno
 import gc
 import os
 import shutil
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -16,6 +18,7 @@ from uuid import uuid4
 
 # Windows errors of a file that is open or mapped by any process, and can be neither replaced nor removed.
 HELD = (5, 32, 1224)
+PACKAGE = __name__.partition(".")[0]
 
 
 class FileFormatError(ValueError):
@@ -33,6 +36,14 @@ class FileFormatError(ValueError):
     >>> issubclass(FileFormatError, ValueError)
     True
     """
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the line outside this package that led here."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == PACKAGE:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 import closure_kmeans
-from closure_kmeans.cache import ADVICE, folders, holds_kernels, obstacle
+from closure_kmeans.cache import ADVICE, distrust, folders, holds_kernels, obstacle
 from closure_kmeans.cli import options
 from closure_kmeans.cli.common import report
 from closure_kmeans.parallel import count_threads
@@ -56,6 +56,7 @@ def doctor(as_json: bool) -> None:
             "kernel cache writable": bool(writable),
             "kernels compiled": bool(compiled),
             "kernels of another version": bool(outdated),
+            "kernels not used": [reason for folder in places for reason in distrust(folder)] or None,
         },
         as_json=as_json,
     )

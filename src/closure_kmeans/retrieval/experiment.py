@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -15,7 +14,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from closure_kmeans import validation as check
-from closure_kmeans.files import reading
+from closure_kmeans.files import reading, warn
 from closure_kmeans.retrieval.collection import Collection, take
 from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
 from closure_kmeans.retrieval.index import ImageIndex, Query, Steps
@@ -143,7 +142,7 @@ def _warn_of_missing(names: Sequence[str], queries: Sequence[OxfordQuery]) -> No
     wanted = {image for query in queries for image in query.positives}
     if wanted - there:
         missing = f"{len(wanted - there):,} of the {len(wanted):,} images that queries should find are not there"
-        warnings.warn(f"{missing}, such as '{min(wanted - there)}'", RuntimeWarning, stacklevel=3)
+        warn(f"{missing}, such as '{min(wanted - there)}'", RuntimeWarning)
 
 
 class Codebook(NamedTuple):

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +18,8 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 import closure_kmeans
-from closure_kmeans.files import FileFormatError, library, reading, unfinished
+from closure_kmeans.environment import environment
+from closure_kmeans.files import FileFormatError, library, reading, unfinished, warn
 from closure_kmeans.retrieval.collection import Collection, Extraction, collect, join, load_collection, save_collection
 from closure_kmeans.retrieval.vocabulary import (
     VOCABULARY,
@@ -102,7 +102,7 @@ def keep(stage: Stage[Product], folder: Path | None, key: str, product: Product)
                 leftover.unlink(missing_ok=True)
         except OSError as error:
             message = f"{stage.name} are not kept in '{folder}': {os.strerror(error.errno or errno.EIO)}"
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
+            warn(message, RuntimeWarning)
 
 
 def resume(stage: Stage[Product], folder: Path | None, key: str, make: Callable[[], Product]) -> Product:
@@ -182,7 +182,10 @@ def resume_learning(
         sample = None  # the result is the same as without a sample
     settings: dict[str, Any] = {"method": method, "root": root, "random_state": random_state, "sample": sample}
     own_key = key_of(key, n_words, settings)
-    begun = folder / f"begun-{own_key}.safetensors" if folder is not None and method in RESUMABLE else None
+    begun = None
+    if folder is not None and method in RESUMABLE:
+        # Elsewhere the fit would end in other bits: it begins again there, with a checkpoint of its own.
+        begun = folder / f"begun-{key_of(own_key, environment())}.safetensors"
 
     def learn() -> Learned:
         if verbose and begun is not None and begun.exists():
