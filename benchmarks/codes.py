@@ -44,7 +44,15 @@ ITERATIONS = 25  # of faiss.Kmeans
 JUDGED_ROWS = 1 << 15
 BEAM = 8
 ROUNDS = 3  # of encoding in turns
-FITS = ("method", "fit, s", "distortion after each level", "unique ids, %", "perplexity of each level")
+FITS = (
+    "method",
+    "fit, s",
+    "distortion after each level",
+    "unique ids, %",
+    "rows with the most frequent id",
+    "numbering them, s",
+    "perplexity of each level",
+)
 ENCODINGS = ("encoding", "rows/s", "distortion")
 
 Codes = NDArray[np.int32]
@@ -200,12 +208,21 @@ def perplexities(codes: Codes) -> list[float]:
 def fit(X: Rows, job: Job) -> Row:
     job.folder.mkdir(parents=True, exist_ok=True)
     seconds, codes = METHODS[job.key["method"]](X, job)
+    numbering_seconds, numbers = timed(count_collisions, codes)
     return {
         "seconds": seconds,
         "distortion": judge(X, load_codebooks(job), codes),
-        "unique": float(np.mean(count_collisions(codes) == 0)),
+        "unique": float(np.mean(numbers == 0)),
+        "largest_group": int(numbers.max()) + 1,
+        "numbering_seconds": numbering_seconds,
         "perplexity": perplexities(codes),
     }
+
+
+def timed(call: Callable[[Rows], Codes], rows: Rows) -> tuple[float, Codes]:
+    began = time.perf_counter()
+    codes = call(rows)
+    return time.perf_counter() - began, codes
 
 
 # -- encoding ----------------------------------------------------------------------------------------------------------
@@ -273,12 +290,6 @@ def encode_as_faiss(X: Rows, job: Job, beam_rows: int) -> Row:
     }
 
 
-def timed(call: Callable[[Rows], Codes], rows: Rows) -> tuple[float, Codes]:
-    began = time.perf_counter()
-    codes = call(rows)
-    return time.perf_counter() - began, codes
-
-
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
@@ -288,6 +299,8 @@ def format_fit(row: Row) -> list[str]:
         f"{row['seconds']:,.1f}",
         ", ".join(f"{value:,.5g}" for value in row["distortion"]),
         f"{100 * row['unique']:.1f}",
+        f"{row['largest_group']:,}",
+        f"{row['numbering_seconds']:.2f}",
         ", ".join(f"{value:,.0f}" for value in row["perplexity"]),
     ]
 

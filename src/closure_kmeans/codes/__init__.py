@@ -1,4 +1,4 @@
-"""Codes: each row as a short tuple of cluster numbers, by k-means on the residuals, level after level."""
+"""Residual k-means: codes of rows, one cluster number per level."""
 
 from closure_kmeans.codes.encoding import count_collisions
 from closure_kmeans.codes.estimator import ResidualKMeans

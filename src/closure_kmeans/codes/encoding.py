@@ -1,4 +1,4 @@
-"""Codes of rows: level by level the nearest centre to what is left, or the best of several paths (beam search)."""
+"""Encoding: greedy search, level by level, and beam search; numbers for rows with equal codes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from closure_kmeans.codes.residuals import normalize
 from closure_kmeans.search import CenterIndex
 
-# Residuals that are searched at a time: enough for the cells of an index to pay off.
+# Residuals searched at a time; enough for the cells of an index to pay off.
 BLOCK_ROWS = 1 << 15
 
 
 def encode_greedily(left: NDArray[Any], indexes: Sequence[CenterIndex], normalized: bool) -> NDArray[np.int32]:
-    """The nearest centre to what is left of each row, level by level; ``left`` becomes what all levels leave."""
+    """Nearest centre of each residual, level by level; ``left`` is overwritten by the final residuals."""
     codes = np.empty((len(left), len(indexes)), np.int32)
     for level, index in enumerate(indexes):
         if normalized:
@@ -29,13 +29,13 @@ def encode_greedily(left: NDArray[Any], indexes: Sequence[CenterIndex], normaliz
 def encode_by_beam(
     rows: NDArray[Any], indexes: Sequence[CenterIndex], normalized: bool, beam: int
 ) -> NDArray[np.int32]:
-    """Of the paths through the levels the best found: after each level the ``beam`` of least error are continued.
+    """Beam search: keeps the ``beam`` paths of least error after each level.
 
-    A path is continued to the ``beam`` centres nearest to what it leaves. Of equally good paths the first stays.
+    A path continues to the ``beam`` centres nearest to its residual. Ties keep the first path.
     """
     n_rows, n_features = rows.shape
     codes = np.empty((n_rows, 1, 0), np.int32)
-    left, scales = rows[:, np.newaxis], np.ones((n_rows, 1))  # of each path; left is the error divided by the scale
+    left, scales = rows[:, np.newaxis], np.ones((n_rows, 1))  # of each path; left is the residual divided by its scale
     for index in indexes:
         flat = left.reshape(-1, n_features)
         if normalized:
@@ -52,7 +52,7 @@ def encode_by_beam(
 
 
 def count_collisions(codes: ArrayLike) -> NDArray[np.int32]:
-    """For each row the number of rows before it that have the same codes: with it, codes are unique.
+    """Number of earlier rows with the same codes, for each row; as one more column it makes codes unique.
 
     >>> count_collisions([[3, 5], [0, 1], [3, 5], [3, 5]]).tolist()
     [0, 0, 1, 2]

@@ -1,4 +1,4 @@
-"""ResidualKMeans: k-means on rows, then on what its centres leave of them, and so on; its codes and their quality."""
+"""ResidualKMeans: k-means on rows, then on their residuals, level after level."""
 
 from __future__ import annotations
 
@@ -29,51 +29,52 @@ from closure_kmeans.search import CenterIndex
 from closure_kmeans.tensors import read_tensors, write_tensors
 from closure_kmeans.vectors import Vectors
 
-# Parameters that each level has like the whole.
+# Parameters passed on to each level.
 SHARED = ("max_size", "max_iter", "tol", "target_accuracy", "checkpoint_every", "n_threads")
 
 
 @dataclass(eq=False, repr=False)
 class ResidualKMeans(BaseEstimator):
-    """Residual k-means: rows as short tuples of cluster numbers, for semantic ids and compression.
+    """Residual k-means: encodes rows as short tuples of cluster numbers, for semantic ids and compression.
 
-    The first level clusters the rows; each further one clusters the residuals, which are the rows less the centres of
-    their clusters so far. The codes of a row are its clusters in all levels, and the sum of their centres is close to
-    the row. The levels are fitted by :class:`ClosureKMeans`, whose cost depends little on the number of clusters.
+    The first level clusters the rows; each further level clusters the residuals: the rows minus the centres of their
+    clusters in all previous levels. The codes of a row are its cluster numbers in all levels; the sum of their centres
+    approximates the row. The levels are fitted by :class:`ClosureKMeans`, whose cost depends little on the number of
+    clusters.
 
-    Residuals are not kept from level to level but computed from the codes, block by block. Those of uint8, int8 and
-    float16 rows are held in float16, and with ``memory_limit`` only on disk.
+    Residuals are computed from the rows and the codes, block by block. Those of uint8, int8 and float16 rows are stored
+    in float16, and with ``memory_limit`` in a temporary file only.
 
     Parameters
     ----------
     levels : sequence of int, default=(256, 256, 256)
         Number of clusters in each level.
     metric : {"euclidean", "cosine"}, default="euclidean"
-        "cosine" divides the rows by their lengths first: codes and decoded rows are about directions.
+        "cosine" L2-normalises the rows first; decoded rows approximate the normalised rows.
     normalize_residuals : bool, default=False
-        Whether to divide the residuals by their lengths before each level, as some trainers of semantic ids do: codes
-        are used more evenly, and the distortion is higher. To decode, the centres of each level are multiplied by one
-        factor, fitted to the rows.
+        L2-normalise residuals before each level, as some trainers of semantic ids do. Codes are used more evenly, and
+        the distortion is higher. For decoding, the centres of each level are multiplied by one factor, fitted to the
+        rows.
     unique : bool, default=False
-        Whether codes end with a number that tells rows with the same codes apart: 0 for the first of them, in the order
-        of the rows. That takes one more number a row, and ``encode`` is then no longer a function of each row alone.
+        Append a number that distinguishes rows with equal codes: 0 for the first one, in the order of the rows. Codes
+        then depend on the rows that are encoded together.
     max_size : float, default=None
-        Upper bound on the cluster size in each level, in rows or their weight: balanced levels. It holds for
-        ``codes_``; ``encode`` finds the nearest centres and is not balanced.
+        Upper bound on the cluster size in each level, in rows or total weight. It holds for ``codes_``; ``encode``
+        takes the nearest centres and is not balanced.
     max_iter : int, default=100
-        Largest number of iterations in each level.
+        Maximum number of iterations per level.
     tol : float, default=5e-4
-        A level has converged when its distortion changes by less than this part of itself in an iteration.
+        A level has converged when its distortion changes by less than this fraction in an iteration.
     max_time : float, default=None
-        Time budget in seconds, for all levels. Each level gets an equal share of what is left when it begins, and does
-        at least one iteration.
+        Time budget in seconds for all levels. Each level gets an equal share of the remaining time, and does at least
+        one iteration.
     target_accuracy : float, default=0.95
-        The share of rows to be assigned to their nearest centre: see :class:`ClosureKMeans`.
+        Share of rows to be assigned to their nearest centre: see :class:`ClosureKMeans`.
     memory_limit : int or str, default=None
-        Bytes, or a text such as "1GB", that the fit may take beyond the centres. Rows, and in each level residuals in
-        their precision, are then laid out in a temporary file.
+        Memory for the fit beyond the centres, in bytes or as a string such as "1GB". Rows, and the residuals of each
+        level in the precision of the arithmetic, are then written to a temporary file.
     checkpoint : str or PathLike, default=None
-        A folder in which the fit of each level is saved from time to time. ``fit(X, resume=True)`` goes on from there.
+        Folder for checkpoints, one file per level. ``fit(X, resume=True)`` continues from there.
     checkpoint_every : float, default=60
         Seconds between two checkpoints; 0 saves after every iteration.
     random_state : int, RandomState instance or None, default=None
@@ -81,19 +82,20 @@ class ResidualKMeans(BaseEstimator):
     n_threads : int, default=None
         Number of threads; ``None`` means all cores that the process, or its container, may use.
     callback : callable, default=None
-        Called with the number of the level, from 0, and the record of each iteration; returning true ends the level.
+        Called after each iteration with the number of the level, from 0, and the record of the iteration; a true return
+        value ends the level.
     verbose : int, default=0
-        Whether to show a progress bar: over all levels, and for ``encode`` over the rows.
+        Show a progress bar: of all levels in ``fit``, of the rows in ``encode``.
 
     Attributes
     ----------
     levels_ : list of ClosureKMeans
-        The fitted levels. They have no ``labels_``, which are in ``codes_``.
+        The fitted levels, without ``labels_``: see ``codes_``.
     gains_ : (n_levels,) array of float64
-        What the centres of each level are multiplied by to decode: 1 without ``normalize_residuals``.
+        Factors of the centres of each level for decoding: 1 without ``normalize_residuals``.
     codes_ : (n, n_levels) array of int32
-        Codes of the rows of the fit, by which the levels were trained, with one more column if ``unique``. For some
-        rows, up to a few in a hundred, ``encode`` finds nearer centres.
+        Codes of the rows of the fit, with which the levels were trained; one more column if ``unique``. For up to a few
+        per cent of the rows ``encode`` finds nearer centres.
     n_features_in_ : int
         Number of features.
 
@@ -151,7 +153,7 @@ class ResidualKMeans(BaseEstimator):
     ) -> Self:
         """Fit the levels, one after the other.
 
-        On Ctrl-C there is no model; with ``checkpoint``, the fit can go on from there.
+        After Ctrl-C there is no model; with ``checkpoint`` the fit can be continued.
 
         Parameters
         ----------
@@ -161,7 +163,7 @@ class ResidualKMeans(BaseEstimator):
         sample_weight : (n,) array, default=None
             Weights of the rows.
         resume : bool or "anyway", default=False
-            Go on from ``checkpoint`` if there is one: see :meth:`ClosureKMeans.fit`.
+            Continue from ``checkpoint`` if it exists: see :meth:`ClosureKMeans.fit`.
         """
         began = time.perf_counter()
         self._check_parameters()
@@ -200,7 +202,7 @@ class ResidualKMeans(BaseEstimator):
         return self
 
     def _given(self, rows: Any, residuals: Residuals, *, is_first: bool) -> Any:
-        """The input of a level: the rows, or residuals in memory; or residuals that are read once, to a disk."""
+        """The input of a level: the rows, or residuals in memory, or residuals that are computed when read."""
         if is_first and self.metric == "euclidean" and not self.normalize_residuals:
             return rows
         if self.memory_limit is not None:
@@ -220,12 +222,12 @@ class ResidualKMeans(BaseEstimator):
         if self.checkpoint is not None:
             path, following = (Path(self.checkpoint) / f"level-{i}.safetensors" for i in (number + 1, number + 2))
             settings["checkpoint"] = path
-            if resume and path.exists() and following.exists():  # whatever ended this level, the next one is of its end
+            if resume and path.exists() and following.exists():  # this level ended here, for whatever reason
                 settings["max_iter"] = len(read_status(path).history)
         return ClosureKMeans(int(self.levels[number]), random_state=seed, **settings)
 
     def _seeds(self) -> Sequence[Any]:
-        """A seed for each level, none if there is none."""
+        """One seed per level; ``None`` without ``random_state``."""
         if self.random_state is None:
             return [None] * len(self.levels)
         return [int(seed) for seed in check.generator(self.random_state).integers(2**32, size=len(self.levels))]
@@ -234,7 +236,7 @@ class ResidualKMeans(BaseEstimator):
 
     @property
     def codebooks_(self) -> list[NDArray[Any]]:
-        """The (k, d) centres of each level as they are summed up by ``decode``."""
+        """The (k, d) centres of each level, multiplied by ``gains_``."""
         check_is_fitted(self, "levels_")
         pairs = zip(self.levels_, self.gains_, strict=True)
         return [level.cluster_centers_ * level.cluster_centers_.dtype.type(gain) for level, gain in pairs]
@@ -246,14 +248,13 @@ class ResidualKMeans(BaseEstimator):
         ----------
         X : (n, d) array, or Vectors, which are read block by block
         beam : int, default=1
-            Number of paths through the levels that are followed. 1 is greedy: in each level the nearest centre, which
-            is found as by ``predict`` of ClosureKMeans. More lower the distortion, and take more than ``beam`` times as
-            long.
+            Number of paths of the beam search. 1 is greedy: the nearest centre in each level, found as by
+            :meth:`ClosureKMeans.predict`. More paths lower the distortion and take more than ``beam`` times as long.
 
         Returns
         -------
         codes : (n, n_levels) array of int32
-            A pure function of each row, but for the last column if ``unique``.
+            A pure function of each row, except for the last column if ``unique``.
         """
         check.integer("beam", beam, 1)
         return self._encode(self._check(X), beam)
@@ -271,7 +272,7 @@ class ResidualKMeans(BaseEstimator):
         return self._numbered(codes)
 
     def decode(self, codes: ArrayLike) -> NDArray[Any]:
-        """The rows that codes stand for: the sums of their centres, L2-normalised rows with the cosine metric."""
+        """The sums of the centres of the codes, which approximate the rows; the L2-normalised rows with cosine."""
         codebooks = self.codebooks_
         checked = self.level_codes(codes)
         decoded: NDArray[Any] = codebooks[0][checked[:, 0]]
@@ -280,13 +281,13 @@ class ResidualKMeans(BaseEstimator):
         return decoded
 
     def report(self, X: ArrayLike, codes: ArrayLike | None = None) -> Report:
-        """Measure the quality of the codes of some rows, by default those of ``encode``.
+        """Measure the quality of codes: distortion, unique ids, usage and perplexity of the levels.
 
         Parameters
         ----------
         X : (n, d) array
         codes : (n, n_levels) array, default=None
-            Their codes, such as ``codes_``.
+            Codes of the rows, such as ``codes_``; by default those of ``encode``.
         """
         rows = self._check(X)
         given = self.level_codes(self._encode(rows) if codes is None else codes)
@@ -295,7 +296,7 @@ class ResidualKMeans(BaseEstimator):
         return judge(self._blocks(rows, BLOCK_ROWS), given, self.codebooks_)
 
     def _check(self, X: ArrayLike) -> Any:
-        """New rows: an array, or vectors in a file."""
+        """Check new rows: an array, or vectors in a file."""
         check_is_fitted(self, "levels_")
         given = check.rows(X)
         as_they_are = isinstance(given, Vectors) and given.dtype in check.DTYPES
@@ -304,7 +305,7 @@ class ResidualKMeans(BaseEstimator):
         return rows
 
     def _blocks(self, rows: Any, size: int) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Some of the rows at a time, as floats, L2-normalised for cosine."""
+        """Blocks of rows as floats, L2-normalised for cosine."""
         center = self.levels_[0].cluster_centers_[0]
         for first in range(0, len(rows), size):
             some = slice(first, min(first + size, len(rows)))
@@ -319,11 +320,11 @@ class ResidualKMeans(BaseEstimator):
         return [level.center_index_ for level in self.levels_]
 
     def _numbered(self, codes: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Codes with the numbers that make them unique, if they are to be."""
+        """Append the numbers that make codes unique, if ``unique``."""
         return np.column_stack([codes, count_collisions(codes)]) if self.unique else codes
 
     def level_codes(self, codes: ArrayLike) -> NDArray[Any]:
-        """Codes as a checked array, without the numbers that make them unique."""
+        """Check codes; returns them without the numbers that make them unique."""
         array = np.asarray(codes)
         widths = (len(self.levels_), len(self.levels_) + 1)[: 1 + self.unique]
         if array.ndim != 2 or array.shape[1] not in widths:
@@ -336,21 +337,21 @@ class ResidualKMeans(BaseEstimator):
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model into one ``.safetensors`` file, which ``ResidualKMeans.load`` reads.
+        """Write the model to a ``.safetensors`` file, for ``ResidualKMeans.load``.
 
-        The loaded model encodes and decodes like this one, bit for bit. ``codes_`` are not in the file.
+        The loaded model encodes and decodes to the same bits. The file does not contain ``codes_``.
         """
         check_is_fitted(self, "levels_")
         write_tensors(Path(path), CODES, *pack_codes(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Load a saved model. Parameters that say how and where to run have their defaults.
+        """Load a saved model; ``n_threads``, ``verbose`` and other parameters of a run have their defaults.
 
         Raises
         ------
         FileFormatError
-            A ``ValueError``: the file is cut, damaged, or no model of codes.
+            A ``ValueError``: the file is truncated, damaged, or not a model of codes.
 
         Examples
         --------
@@ -373,7 +374,7 @@ class ResidualKMeans(BaseEstimator):
 
 
 class _Progress:
-    """A bar over the iterations of all levels, and the callback."""
+    """Progress bar over the iterations of all levels; calls the callback."""
 
     def __init__(self, model: ResidualKMeans) -> None:
         self._callback, self._max_iter, self._n_levels = model.callback, model.max_iter, len(model.levels)
@@ -385,11 +386,11 @@ class _Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bar.total = self._bar.n  # done, even if before max_iter
+        self._bar.total = self._bar.n  # complete, even if below max_iter
         self._bar.close()
 
     def level(self, number: int) -> Callable[[Iteration], Any]:
-        """What a level calls after each iteration. Levels before it have converged: the bar takes no more of them."""
+        """The callback of a level. Previous levels have ended: the total counts only the iterations that they did."""
         self._bar.total = self._bar.n + (self._n_levels - number) * self._max_iter
         self._bar.set_description(f"level {number + 1} of {self._n_levels}")
 

@@ -1,4 +1,4 @@
-"""Codes for other tools: indexes of FAISS that decode to the same rows, and ids as text."""
+"""Export: FAISS indexes that decode to the same rows, ids as text, Parquet tables."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from closure_kmeans.files import library, replacing
 if TYPE_CHECKING:
     from closure_kmeans.codes.estimator import ResidualKMeans
 
-# Rows that are written to a table at a time.
+# Rows written to a table at a time.
 TABLE_ROWS = 1 << 16
 
 
 def to_faiss(model: ResidualKMeans, codes: ArrayLike | None = None) -> Any:
     """FAISS index of a residual quantizer with the codebooks of a model: ``IndexResidualQuantizer``.
 
-    Its decoded rows are those of the model. Its own encoding is greedy (``index.rq.max_beam_size`` is 1), and compares
-    all centres. Codebooks are filled up with copies of their first centre to a power of two.
+    It decodes codes to the same rows as the model. FAISS's own encoding is greedy (``index.rq.max_beam_size`` is 1) and
+    exhaustive. Codebooks are padded to a power of two with copies of their first centre.
 
     Parameters
     ----------
     model : ResidualKMeans
-        A fitted model, not with ``normalize_residuals``, whose codes FAISS cannot find.
+        A fitted model without ``normalize_residuals``, which FAISS does not support.
     codes : (n, n_levels) array, default=None
-        Codes of rows to fill the index with.
+        Codes of rows to add to the index.
 
     Examples
     --------
@@ -57,8 +57,8 @@ def to_faiss(model: ResidualKMeans, codes: ArrayLike | None = None) -> Any:
 def to_faiss_ivf(model: ResidualKMeans, codes: ArrayLike | None = None) -> Any:
     """FAISS index whose inverted lists are the clusters of the first level: ``IndexIVFResidualQuantizer``.
 
-    The other levels are the codes in the lists, so that decoded rows are those of the model. Parameters as of
-    ``to_faiss``; the model must have two levels or more.
+    The lists hold the codes of the other levels. The index decodes to the same rows as the model, which must have two
+    levels or more. Parameters as for ``to_faiss``.
     """
     faiss = library("faiss", "faiss", "an index of FAISS")
     codebooks = _codebooks(model)
@@ -92,7 +92,7 @@ def save_faiss(
 
 
 def as_text(codes: ArrayLike) -> list[str]:
-    """Ids as text, for vocabularies of language models: a letter for the level, and the number.
+    """Format codes as text tokens for language models: a letter for the level, and the number.
 
     >>> as_text([[17, 4021, 77]])
     ['<a_17><b_4021><c_77>']
@@ -138,7 +138,7 @@ def _codebooks(model: ResidualKMeans) -> list[NDArray[np.float32]]:
 
 
 def _n_bits(faiss: Any, codebooks: list[NDArray[np.float32]]) -> Any:
-    """Bits of a code in each codebook, as a vector of FAISS."""
+    """Bits per code of each codebook, as a FAISS vector."""
     n_bits = faiss.UInt64Vector()
     for centers in codebooks:
         n_bits.push_back(max(1, (len(centers) - 1).bit_length()))
@@ -146,19 +146,19 @@ def _n_bits(faiss: Any, codebooks: list[NDArray[np.float32]]) -> Any:
 
 
 def _train(faiss: Any, quantizer: Any, codebooks: list[NDArray[np.float32]]) -> None:
-    """Give a residual quantizer its codebooks."""
+    """Set the codebooks of a FAISS residual quantizer."""
     filled = []
     for centers in codebooks:
         size = 2 ** max(1, (len(centers) - 1).bit_length())
         filled += [centers, np.tile(centers[:1], (size - len(centers), 1))]
     faiss.copy_array_to_vector(np.concatenate(filled).ravel(), quantizer.codebooks)
     quantizer.max_beam_size = 1
-    quantizer.train_type |= faiss.ResidualQuantizer.Skip_codebook_tables  # products of all centres, for beam search
+    quantizer.train_type |= faiss.ResidualQuantizer.Skip_codebook_tables  # for beam search only
     quantizer.is_trained = True
 
 
 def _packed(faiss: Any, quantizer: Any, codes: NDArray[Any]) -> NDArray[np.uint8]:
-    """Codes as the bits that FAISS stores."""
+    """Pack codes into the bits that FAISS stores."""
     numbers = np.ascontiguousarray(codes, np.int32)
     packed = np.zeros((len(codes), quantizer.code_size), np.uint8)
     quantizer.pack_codes(len(codes), faiss.swig_ptr(numbers), faiss.swig_ptr(packed))

@@ -1,4 +1,4 @@
-"""Quality of codes: distortion after each level, unique ids, use of the levels."""
+"""Quality of codes: distortion after each level, unique ids, usage and perplexity of the levels."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from closure_kmeans.codes.encoding import count_collisions
 
 
 class Report(NamedTuple):
-    """Quality of the codes of some rows."""
+    """Quality of codes."""
 
-    distortion: list[float]  # after each level: the mean squared distance of a row to what its codes decode to
-    unique: float  # number of different tuples, divided by the number of rows
-    largest_group: int  # most rows that share a tuple
-    used: list[float]  # share of the centres of each level that are in use
-    perplexity: list[float]  # of each level: 2 to the entropy of its codes in bits; at most its number of centres
+    distortion: list[float]  # after each level: mean squared distance between a row and its decoded codes
+    unique: float  # number of distinct tuples / number of rows
+    largest_group: int  # number of rows with the most frequent tuple
+    used: list[float]  # share of the centres in use, for each level
+    perplexity: list[float]  # exp of the entropy of each level; its number of centres if used equally
 
 
 def judge(
     blocks: Iterable[tuple[slice, NDArray[Any]]], codes: NDArray[Any], codebooks: Sequence[NDArray[Any]]
 ) -> Report:
-    """The quality of the codes of rows that come in blocks, which are used up."""
+    """Quality of the codes of rows that come in blocks; the blocks are overwritten."""
     errors = np.zeros(len(codebooks))
     for some, left in blocks:
         for level, centers in enumerate(codebooks):

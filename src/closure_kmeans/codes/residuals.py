@@ -1,4 +1,4 @@
-"""Residuals: rows less the centres of their codes, computed block by block whenever they are read."""
+"""Residuals: rows minus the centres of their codes, computed block by block when read."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from closure_kmeans.parallel import Threads
 from closure_kmeans.points import empty_rows, forget, precision, rows_per_block
 from closure_kmeans.spherical import unit_rows
 
-# Values computed at a time when some residuals are read, in order to hold little beside them.
+# Values computed at a time when residuals are sliced; keeps temporaries small.
 READ_VALUES = 1 << 17
 
 
 class Residuals:
-    """What the first levels leave of some rows, as an array that is computed when it is sliced.
+    """Residuals of rows after the first levels; an array whose slices are computed on demand.
 
-    ``codes`` (n, l) has the number of each row's centre in each of the ``codebooks`` (k, d). The rows are L2-normalised
-    if ``spherical``, and their residuals before each codebook, and in the end, if ``normalized``; a residual of length
-    0 stays as it is.
+    ``codes`` (n, l) holds the number of each row's centre in each of the ``codebooks`` (k, d). ``spherical``: rows are
+    L2-normalised. ``normalized``: residuals are L2-normalised before each codebook and at the end, except those of
+    length 0.
     """
 
     ndim = 2
@@ -64,7 +64,7 @@ class Residuals:
         return left
 
     def hold(self, dtype: Any, threads: Threads) -> NDArray[Any]:
-        """All residuals as an array in memory."""
+        """Compute all residuals into an array."""
         held = empty_rows(self.shape, dtype)
 
         def fill(first: int, last: int) -> None:
@@ -76,13 +76,13 @@ class Residuals:
 
 
 def as_floats(rows: Any, spherical: bool, numbers: range) -> NDArray[Any]:
-    """A copy of some rows in the precision of the arithmetic, L2-normalised if ``spherical``."""
+    """Copy rows in the precision of the arithmetic; L2-normalise them if ``spherical``."""
     block = np.asarray(rows)
     return unit_rows(block, numbers=numbers) if spherical else block.astype(precision(block.dtype), order="C")
 
 
 def normalize(rows: NDArray[Any]) -> NDArray[Any]:
-    """L2-normalise float rows in place, but those of length 0; their lengths, 1 for these."""
+    """L2-normalise float rows in place, except those of length 0; returns the lengths, 1 for these."""
     lengths: NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
     lengths[lengths == 0] = 1
     rows /= lengths[:, np.newaxis].astype(rows.dtype)
@@ -97,7 +97,7 @@ def fit_gains(
     *,
     spherical: bool,
 ) -> NDArray[np.float64]:
-    """The factor of each codebook with which the sums of the centres are nearest to the rows, by least squares."""
+    """Fit one factor per codebook by least squares, so that the sums of scaled centres approximate the rows."""
     n_levels = len(codebooks)
     products, targets = np.zeros((n_levels, n_levels)), np.zeros(n_levels)
     weights = np.broadcast_to(weights, len(rows))

@@ -1,4 +1,4 @@
-"""Saved models of codes: the models of their levels in one ``.safetensors`` file."""
+"""Models of codes in one ``.safetensors`` file: the models of all levels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Model = TypeVar("Model", bound="ResidualKMeans")
 
 
 def pack_codes(model: ResidualKMeans) -> tuple[Arrays, dict[str, Any]]:
-    """The arrays and the facts that a fitted model is made of."""
+    """Arrays and metadata of a fitted model."""
     arrays: Arrays = {"gains": model.gains_}
     levels = []
     for number, level in enumerate(model.levels_):
@@ -41,7 +41,7 @@ def pack_codes(model: ResidualKMeans) -> tuple[Arrays, dict[str, Any]]:
 
 
 def unpack_codes(kind: type[Model], path: Path, arrays: Arrays, facts: dict[str, Any]) -> Model:
-    """The model that arrays and facts of a file make."""
+    """Restore a model from the arrays and metadata of a file."""
     fitted = []
     for number, level_facts in enumerate(facts["levels"]):
         prefix = f"{number}."

@@ -1,6 +1,6 @@
-"""Rows of other libraries: as an array that shares their memory, or as ``Vectors`` that are read block by block.
+"""Inputs of other libraries: as an array that shares their memory, or as ``Vectors``, which are read block by block.
 
-A library is known by the package of the object's class, and never imported for it.
+Libraries are recognised by the package of the object's class and never imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from closure_kmeans.vectors.rows import Group, Vectors, by_chunks, check_kind, d
 
 # Vectors in a column of pandas.
 SEQUENCES = (list, tuple, np.ndarray)
-# Rows of a Lance data set that are read at a time.
+# Rows of a Lance dataset read at a time.
 READ_ROWS = 1 << 15
 # What ``fit`` takes, for errors about other objects.
 TAKEN = (
@@ -36,7 +36,7 @@ ROWS_IN = {
     "torch": "an iterator of its batches, if they are tensors: iter(X)",
     "zarr": "one array in it, such as X['train']",
 }
-# What to do where several columns may be meant.
+# Hint in the error for several possible columns.
 TAKE = "take, by passing that one alone"
 
 
@@ -70,7 +70,7 @@ def _becomes_an_array(X: Any) -> bool:
 
 
 def as_rows(X: Any) -> Any:
-    """Rows of another library as an array or ``Vectors``; all else as it is, for example frames of numbers."""
+    """Convert rows of another library to an array or ``Vectors``; return anything else, such as frames of numbers."""
     if hasattr(X, "__next__"):
         return rows_of_batches(X)
     if hasattr(X, "detach"):  # PyTorch
@@ -83,7 +83,7 @@ def as_rows(X: Any) -> Any:
 
 
 class Widened(NamedTuple):
-    """Rows of a narrow dtype that NumPy lacks, read as float32."""
+    """Rows of a dtype that NumPy lacks, such as bfloat16, read as float32."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -129,12 +129,12 @@ def _of_arrow(X: Any) -> Any:
 
 
 def _whole(column: Any) -> Any:
-    """A column in one piece."""
+    """A column as one chunk."""
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column
 
 
 def _of_lists(column: Any, label: str, first: int = 0) -> Any:
-    """A column of lists: a view of its values if they lie in one piece, else some pieces; ``first`` is its row."""
+    """A column of lists: a view of the values of one chunk, or ``Vectors`` of several; ``first`` is its first row."""
     chunks = [chunk for chunk in getattr(column, "chunks", [column]) if len(chunk)]
     if not chunks:
         raise FileFormatError(f"'{label}' must have rows, but has none")
@@ -149,7 +149,7 @@ def _of_lists(column: Any, label: str, first: int = 0) -> Any:
 
 
 def _of_arrow_dataset(X: Any) -> Any:
-    """A column of a data set of Arrow as a whole, of Lance block by block."""
+    """A column of a ``pyarrow.dataset``, read as a whole, or of a Lance dataset, read block by block."""
     name = choose_column("X", X.schema, how=TAKE)
     if type(X).__module__.partition(".")[0] != "lance":
         return _of_lists(X.to_table(columns=[name])[name], f"X:{name}")
@@ -204,8 +204,8 @@ def _holds_vectors(series: Any) -> bool:
 
 
 def _of_datasets(X: Any) -> Any:
-    """A data set of Hugging Face, or one of its columns; both are tables of Arrow in a file."""
-    if hasattr(X, "select_columns") and hasattr(X, "__getitem__") and not isinstance(X, dict):  # of splits
+    """A Hugging Face dataset or one of its columns; both are Arrow tables in a file."""
+    if hasattr(X, "select_columns") and hasattr(X, "__getitem__") and not isinstance(X, dict):  # a dict of splits
         return _of_arrow(X.with_format("arrow")[:])
     source: Any = getattr(X, "source", None)
     if hasattr(source, "select_columns"):
@@ -214,7 +214,7 @@ def _of_datasets(X: Any) -> Any:
 
 
 def _of_zarr(X: Any) -> Any:
-    """An array by whole chunks: zarr itself would hold all of them and a copy."""
+    """An array, read by whole chunks; zarr itself would need two copies of the whole."""
     if not hasattr(X, "chunks"):  # a group
         return X
     check_kind("X", X.shape, X.dtype)
@@ -236,7 +236,7 @@ CONVERTERS: dict[str, Callable[[Any], Any]] = {
 
 
 def rows_of_batches(batches: Iterator[Any]) -> NDArray[Any]:
-    """Rows that can be read only in order: a memory map of an unlinked temporary file, to which they are written."""
+    """Write batches, which can be read only once, to an unlinked temporary file; returns its memory map."""
     n_rows, width, dtype = 0, 0, None
     with tempfile.TemporaryFile(prefix="closure-kmeans-") as file:
         for number, batch in enumerate(batches):
