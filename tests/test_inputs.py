@@ -138,6 +138,13 @@ def test_columns_of_arrow(dtype):
     assert isinstance(rows(pieces), Vectors)
 
 
+def test_tensors_of_arrow():
+    pyarrow = pytest.importorskip("pyarrow")
+    tensors = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(X)
+    agree(tensors)
+    agree(pyarrow.table({"id": range(300), "vector": tensors}))
+
+
 def test_tables_of_numbers():
     pyarrow = pytest.importorskip("pyarrow")
     table = pyarrow.table(columns())
@@ -180,6 +187,11 @@ def test_data_sets_of_hugging_face(tmp_path):
     agree(data.select(range(299, -1, -1)), X[::-1])
     with pytest.raises(TypeError, match=r"got a datasets\.DatasetDict: pass one split, such as X\['train'\]"):
         rows(datasets.DatasetDict({"train": data}))
+    with pytest.raises(
+        TypeError, match=r"got a datasets\.IterableDataset: .* of the arrays in its batches"
+    ):
+        rows(data.to_iterable_dataset())
+    np.testing.assert_array_equal(rows(batch["embedding"] for batch in data.with_format("numpy").iter(100)), X)
 
 
 def test_data_sets_of_arrow(tmp_path):

@@ -30,7 +30,7 @@ TAKEN = (
 )
 # How to get that from other objects, by the package of their class.
 ROWS_IN = {
-    "datasets": "one split, such as X['train']",
+    "datasets": "one split, such as X['train'], or an iterator of the arrays in its batches",
     "h5py": "one data set in it, such as X['train']",
     "polars": "X.collect()",
     "torch": "an iterator of its batches, if they are tensors: iter(X)",
@@ -138,6 +138,7 @@ def _of_lists(column: Any, label: str, first: int = 0) -> Any:
     chunks = [chunk for chunk in getattr(column, "chunks", [column]) if len(chunk)]
     if not chunks:
         raise FileFormatError(f"'{label}' must have rows, but has none")
+    chunks = [getattr(chunk, "storage", chunk) for chunk in chunks]  # of tensors of fixed shape
     width = len(chunks[0][0]) if chunks[0][0].is_valid else 0
     if width == 0 and chunks[0][0].is_valid:
         raise FileFormatError(f"'{label}' must hold lists with values, but row {first} is empty")
@@ -205,7 +206,7 @@ def _holds_vectors(series: Any) -> bool:
 
 def _of_datasets(X: Any) -> Any:
     """A Hugging Face dataset or one of its columns; both are Arrow tables in a file."""
-    if hasattr(X, "select_columns") and hasattr(X, "__getitem__") and not isinstance(X, dict):  # a dict of splits
+    if hasattr(X, "select_columns") and hasattr(X, "num_rows") and not isinstance(X, dict):  # no stream, no splits
         return _of_arrow(X.with_format("arrow")[:])
     source: Any = getattr(X, "source", None)
     if hasattr(source, "select_columns"):

@@ -39,6 +39,7 @@ def has_lists(schema: Any) -> bool:
 def is_list(kind: Any) -> bool:
     """Whether a type of Arrow is one of lists."""
     types = library("pyarrow.types", "io", "a column of lists")
+    kind = getattr(kind, "storage_type", kind)  # of a tensor of fixed shape
     return bool(types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind))
 
 
