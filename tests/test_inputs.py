@@ -187,9 +187,7 @@ def test_data_sets_of_hugging_face(tmp_path):
     agree(data.select(range(299, -1, -1)), X[::-1])
     with pytest.raises(TypeError, match=r"got a datasets\.DatasetDict: pass one split, such as X\['train'\]"):
         rows(datasets.DatasetDict({"train": data}))
-    with pytest.raises(
-        TypeError, match=r"got a datasets\.IterableDataset: .* of the arrays in its batches"
-    ):
+    with pytest.raises(TypeError, match=r"got a datasets\.IterableDataset: .* of the arrays in its batches"):
         rows(data.to_iterable_dataset())
     np.testing.assert_array_equal(rows(batch["embedding"] for batch in data.with_format("numpy").iter(100)), X)
 
