@@ -49,20 +49,22 @@ class RoundedRows(NamedTuple):
 def round_centers(centers: NDArray[Any], ids: NDArray[np.int32]) -> RoundedCenters:
     """Round centres to bytes."""
     k = len(centers)
-    codes, _, steps, norms, errors = round_vectors(centers, kernels.simd.CENTER_LEVELS, kernels.simd.NEAR_ROWS)
+    codes, _, steps, norms, errors = round_vectors(
+        centers, kernels.byte_tiles.CENTER_LEVELS, kernels.byte_tiles.NEAR_ROWS
+    )
     facts = np.zeros((len(codes), 4), np.float32)
     with np.errstate(over="ignore"):
         facts[:k, 0] = -2 * steps
         facts[:k, 1] = np.minimum(norms, np.finfo(np.float32).max)  # bounds from below, also where squares overflow
         facts[:k, 2] = -2 * np.sqrt(errors)
         facts[:k, 3] = -2 * (np.sqrt(norms) + np.sqrt(errors))
-    unsigned = codes.view(np.uint8) + np.uint8(byte_levels(centers, kernels.simd.CENTER_LEVELS))
+    unsigned = codes.view(np.uint8) + np.uint8(byte_levels(centers, kernels.byte_tiles.CENTER_LEVELS))
     return RoundedCenters(centers, ids, unsigned.view(np.int32), facts, float(facts[:, 1].max()))
 
 
 def round_rows(rows: NDArray[Any], centers: RoundedCenters) -> RoundedRows:
     """Round rows to bytes, to compare them with the centres."""
-    codes, totals, steps, norms, errors = round_vectors(rows, kernels.simd.ROW_LEVELS)
+    codes, totals, steps, norms, errors = round_vectors(rows, kernels.byte_tiles.ROW_LEVELS)
     with np.errstate(over="ignore", invalid="ignore"):
         facts = np.stack([steps, np.sqrt(norms), np.sqrt(errors)], axis=1).astype(np.float32)
         offsets = (
@@ -70,7 +72,7 @@ def round_rows(rows: NDArray[Any], centers: RoundedCenters) -> RoundedRows:
             + kernels.nearest.TINY
             - norms
         )
-    shifts = -byte_levels(rows, kernels.simd.CENTER_LEVELS) * totals
+    shifts = -byte_levels(rows, kernels.byte_tiles.CENTER_LEVELS) * totals
     return RoundedRows(rows, codes.view(np.int32), shifts, facts, offsets)
 
 
@@ -152,7 +154,7 @@ def visit_all(rows: RoundedRows, centers: RoundedCenters, nearest: Nearest, thre
     """Update the nearest centre of each row from all centres, group by group."""
     k, n_words = len(centers.ids), centers.codes.shape[1]
     size = min(GROUP_BYTES // (4 * n_words), -(-k // threads.n_threads))
-    size = max(kernels.simd.NEAR_ROWS, -(-size // kernels.simd.NEAR_ROWS) * kernels.simd.NEAR_ROWS)
+    size = max(kernels.byte_tiles.NEAR_ROWS, -(-size // kernels.byte_tiles.NEAR_ROWS) * kernels.byte_tiles.NEAR_ROWS)
     groups = np.append(np.arange(0, k, size), k)
     n_rows, n_groups = len(rows.rows), len(groups) - 1
     visits = Members(np.tile(np.arange(n_rows, dtype=np.int32), n_groups), n_rows * np.arange(n_groups + 1))

@@ -9,7 +9,8 @@ from numba import njit
 from small import both_precisions
 
 from closure_kmeans.kernels import nearest as nearest_kernels
-from closure_kmeans.kernels.simd import NEAR_ROWS, VECTOR_BYTES, near_tile
+from closure_kmeans.kernels.byte_tiles import NEAR_ROWS, near_tile
+from closure_kmeans.kernels.simd import VECTOR_BYTES
 from closure_kmeans.nearest import byte_levels, nearest_centers, round_centers, round_rows, round_vectors
 from closure_kmeans.parallel import Threads
 

@@ -11,16 +11,11 @@ from small import (
     both_precisions,
 )
 
+from closure_kmeans.kernels.byte_tiles import CENTER_LEVELS, NEAR_ROWS, ROW_LEVELS, SUMS_FOURS, SUMS_PAIRS, near_tile
 from closure_kmeans.kernels.simd import (
-    CENTER_LEVELS,
     FEATURES,
-    NEAR_ROWS,
-    ROW_LEVELS,
-    SUMS_FOURS,
-    SUMS_PAIRS,
     TILE_ROWS,
     VECTOR_BYTES,
-    near_tile,
     score_tile,
     take_lowest,
     turn_rows,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from closure_kmeans.cache import kernel, part
+from closure_kmeans.kernels.byte_tiles import NEAR_ROWS, near_tile
 from closure_kmeans.kernels.rows import SLACK, epsilon
-from closure_kmeans.kernels.simd import NEAR_ROWS, VECTOR_BYTES, Array, near_tile, turn_rows
+from closure_kmeans.kernels.simd import VECTOR_BYTES, Array, turn_rows
 
 if TYPE_CHECKING:
     from closure_kmeans.nearest import RoundedCenters, RoundedRows
