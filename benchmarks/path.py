@@ -24,6 +24,7 @@ def count_calls(n_rows: int, n_clusters: int) -> Counter[str]:
     """Calls of Python functions in each file of the package, in a default fit of SIFT descriptors."""
     os.environ["NUMBA_DISABLE_JIT"] = "1"  # before Numba is imported
     import closure_kmeans
+    from closure_kmeans import ClosureKMeans
     from closure_kmeans.datasets import load_sift
 
     package = Path(closure_kmeans.__file__).parent
@@ -38,7 +39,7 @@ def count_calls(n_rows: int, n_clusters: int) -> Counter[str]:
         calls.clear()
         threading.setprofile(count)
         sys.setprofile(count)
-        closure_kmeans.ClosureKMeans(n_clusters, random_state=0, max_iter=ITERATIONS).fit(X)
+        ClosureKMeans(n_clusters, random_state=0, max_iter=ITERATIONS).fit(X)
         sys.setprofile(None)
         threading.setprofile(None)
     return Counter({name: n for name, n in sorted(calls.items()) if Path(name).is_relative_to(package)})
