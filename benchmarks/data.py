@@ -289,6 +289,10 @@ def gist_rows(n_rows: int, source: str | None) -> Rows:
     return gist(images.shopping(n_rows, source).pictures, verbose=1).vectors
 
 
+def tiny_gist_rows(n_rows: int, source: str | None) -> Rows:
+    return gist(images.tiny(n_rows, source).pictures, verbose=1).vectors
+
+
 def hog_rows(n_rows: int, source: str | None) -> Rows:
     return hog(images.shopping(n_rows, source).pictures, verbose=1).vectors
 
@@ -309,6 +313,7 @@ def load_pictures(name: str, n_rows: int, source: str | None) -> images.Labelled
 
 EMBEDDED = StandIn("from the 20,000 rows that the package carries", lambda source: sift_file(source) is None)
 DRAWN_PRODUCTS = StandIn("stand-in: drawn, not real", lambda source: not images.has_shopping64(source))
+DRAWN_TINY = StandIn("stand-in: drawn, not real", lambda source: not images.has_tiny32(source))
 DRAWN_CLOTHES = StandIn("stand-in: drawn, not real", lambda source: not images.has_fashion(source))
 
 DATA_SETS = {
@@ -326,7 +331,13 @@ DATA_SETS = {
     "sentences": embeddings("sentence embeddings by MiniLM, 384 dimensions", "minilm"),
     "tokens": embeddings("token embeddings by MiniLM, 384 dimensions", "minilm-tokens"),
     "static": embeddings("static embeddings of texts by WordLlama, 256 dimensions", "wordllama"),
-    "tiny-gist": embeddings("GIST of tiny images, 384 dimensions", "tiny-gist"),
+    "tiny-gist": DataSet(
+        "GIST of tiny images, 384 dimensions",
+        tiny_gist_rows,
+        images.count_tiny,
+        stand_in=DRAWN_TINY,
+        pictures=images.tiny,
+    ),
     "gaussian": DataSet("rows of Gaussian noise, 128 dimensions", gaussian),
     "synthetic-768": DataSet("synthetic embeddings, 768 dimensions", partial(correlated, 768, unit_length=True)),
     "synthetic-384": DataSet("synthetic embeddings, 384 dimensions", partial(correlated, 384, unit_length=True)),

