@@ -186,8 +186,8 @@ class LocalKMeans(BaseKMeans, ABC):
             fitted = self._solve(Problem(rows[some], weights[some], init, began, resume))
             labels = np.empty(len(rows), np.int32)
             labels[some] = fitted["labels_"]
-            index = fitted["_index"] or self.index_class.of(fitted["cluster_centers_"], sample=fitted["_sample"])
-            labels[~some], _ = index.find(others)
+            made = fitted["_index"] or [self.index_class.of(fitted["cluster_centers_"], sample=fitted["_sample"])]
+            labels[~some], _ = made[0].find(others)
             fitted["labels_"] = labels
         validate_data(self, X, skip_check_array=True)
         return self._become(fitted)
@@ -496,6 +496,6 @@ def fitted_attributes(
         "history_": record.history,
         "stopped_by_": stopped_by,
         "_sample": store.sample,
-        "_index": None,
+        "_index": [],
         "_indexed": centers,
     }

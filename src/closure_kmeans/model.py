@@ -50,7 +50,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
     history_: list[Iteration]
     stopped_by_: str
     _sample: NDArray[Any] | None  # rows of the fit
-    _index: CenterIndex | None  # made when it is first used
+    _index: list[CenterIndex]  # one, or none until it is first used; a list, so that ``predict`` sets no attribute
     _indexed: NDArray[Any]  # the centres that ``_index`` and ``_sample`` belong to
 
     def predict(self, X: ArrayLike, *, exact: bool = False) -> NDArray[np.int32]:
@@ -405,11 +405,12 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         """
         check_is_fitted(self, "cluster_centers_")
         if self._indexed is not self.cluster_centers_:
-            self._index, self._indexed = self.index_class(self.cluster_centers_), self.cluster_centers_
-        if self._index is None:
-            self._index = self.index_class.of(self.cluster_centers_, sample=self._sample)
-        self._index.n_threads = self.n_threads
-        return self._index
+            self._index, self._indexed = [self.index_class(self.cluster_centers_)], self.cluster_centers_
+        if not self._index:
+            self._index.append(self.index_class.of(self.cluster_centers_, sample=self._sample))
+        (index,) = self._index
+        index.n_threads = self.n_threads
+        return index
 
     def __getstate__(self) -> dict[str, Any]:
         """State for pickling: the index as arrays, without the centres and without rows of the fit."""
@@ -422,7 +423,7 @@ class FittedModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "_index" in state:
-            self._index, _ = self.index_class.unpack(self.cluster_centers_, *state["_index"])
+            self._index = [self.index_class.unpack(self.cluster_centers_, *state["_index"])[0]]
             self._indexed = self.cluster_centers_
 
     def _check(self, X: ArrayLike) -> NDArray[Any]:

@@ -170,7 +170,7 @@ def unpack_model(path: Path, arrays: Arrays, facts: dict[str, Any]) -> BaseKMean
             raise FileFormatError(f"'{path}' must hold fitted attributes, but holds '{name}'")
         setattr(model, name, value)
     _check_plain(path, fitted)
-    model._index, model._indexed = index, model.cluster_centers_
+    model._index, model._indexed = [index], model.cluster_centers_
     return model
 
 

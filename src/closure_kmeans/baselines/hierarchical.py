@@ -194,8 +194,9 @@ class HierarchicalKMeans(LocalKMeans):
             state, levels, stopped_by = self._split(store, record)
             centers = levels[-1].centers if levels else store.offset[np.newaxis]
             fitted = fitted_attributes(store, state, stopped_by, record, centers)
-            fitted["_index"] = TreeIndex.of(centers, sample=store.sample)
-            fitted["_index"].levels = levels
+            index = TreeIndex.of(centers, sample=store.sample)
+            index.levels = levels
+            fitted["_index"] = [index]
             return fitted
 
     def _split(self, store: MemoryStore, record: Recorder) -> tuple[LocalState, list[TreeLevel], str]:
