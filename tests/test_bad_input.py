@@ -256,9 +256,7 @@ def masked(array, n_masked=2):
 
 @every_estimator
 def test_masked_rows(kind):
-    refuses(
-        ValueError, "X must not have masked values, got 2: fill them in, or leave out their rows", masked(X), kind=kind
-    )
+    refuses(ValueError, "X must not have masked values, got 2: fill them, or remove their rows", masked(X), kind=kind)
     model = kind(**clusters(kind, 4), random_state=0).fit(masked(X, 0))
     assert model.predict(masked(X, 0)).tolist() == model.predict(X).tolist()
     for method in (model.predict, model.transform, model.score, model.medoids):

@@ -89,7 +89,7 @@ def test_a_resumed_fit_replaces_its_file(mode, tmp_path, refused):
     model(**parameters, max_iter=4).fit(X, resume=True)
     assert (refused, len(read_status(tmp_path).history)) == ([], 4)
     other = model(**parameters | {"n_clusters": 50})
-    with pytest.raises(FileFormatError, match="is of another fit") as error:
+    with pytest.raises(FileFormatError, match="belongs to another fit") as error:
         other.fit(X, resume=True)
     (tmp_path / "checkpoint.safetensors").unlink()  # though the error has it in its traceback
     assert error
@@ -126,7 +126,7 @@ def test_an_interrupt_saves_what_there_is(tmp_path):
             raise KeyboardInterrupt
 
     stopped = model(checkpoint=tmp_path, callback=interrupt)
-    with pytest.raises(KeyboardInterrupt, match="the model is as it was after iteration 5"):
+    with pytest.raises(KeyboardInterrupt, match="the model is that of iteration 5"):
         stopped.fit(X)
     assert (stopped.n_iter_, stopped.stopped_by_) == (5, "interrupted")
     assert stopped.predict(X[:9]).shape == (9,)
@@ -148,7 +148,7 @@ def test_an_interrupt_between_an_assignment_and_its_record(extrapolate, tmp_path
     monkeypatch.setattr(memory, "sample_accuracy", interrupt)
     stopped = clone(whole).set_params(checkpoint=tmp_path)
     monkeypatch.setattr(iteration, "ACCURACY_EVERY", 4)
-    with pytest.raises(KeyboardInterrupt, match="after iteration 7"):
+    with pytest.raises(KeyboardInterrupt, match="of iteration 7"):
         stopped.fit(X)
     monkeypatch.undo()
     np.testing.assert_array_equal(read_centers(tmp_path), stopped.cluster_centers_)
@@ -201,7 +201,7 @@ def test_other_parameters_are_named(change, message, tmp_path):
     X = load_sift()[:1500]
     model(checkpoint=tmp_path, max_iter=2).fit(X)
     before = (tmp_path / "checkpoint.safetensors").read_bytes()
-    with pytest.raises(FileFormatError, match=f"is of another fit: {message}.*Remove it to start over"):
+    with pytest.raises(FileFormatError, match=f"belongs to another fit: {message}.*Remove it to start over"):
         model(checkpoint=tmp_path, **change).fit(X, resume=True)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
 
@@ -236,12 +236,14 @@ def test_other_bits_than_elsewhere_are_an_error(name, value, message, tmp_path, 
     begun = model(checkpoint=tmp_path, max_iter=2).fit(X)
     before = (tmp_path / "checkpoint.safetensors").read_bytes()
     monkeypatch.setattr(name, value)
-    with pytest.raises(FileFormatError, match=f"may not end in the same bits here: {message}") as refused:
+    with pytest.raises(FileFormatError, match=f"may end with other bits here: {message}") as refused:
         model(checkpoint=tmp_path).fit(X, resume=True)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
-    assert "go on by fit(X, resume='anyway'), on the command line by --resume-anyway, or start" in str(refused.value)
+    assert "continue with fit(X, resume='anyway'), on the command line with --resume-anyway, or start" in str(
+        refused.value
+    )
     advice = re.search(
-        r"start another fit from its centres: init=(.*), and a checkpoint elsewhere$", str(refused.value)
+        r"start another fit from its centres, with init=(.*) and another checkpoint$", str(refused.value)
     )
     centers = eval(advice[1], {"closure_kmeans": closure_kmeans})
     np.testing.assert_array_equal(centers, begun.cluster_centers_)
@@ -259,7 +261,7 @@ def test_a_fit_goes_on_anyway(mode, tmp_path, monkeypatch):
         model(checkpoint=tmp_path, **mode | {"tol": 0.5}).fit(X, resume="anyway")
     with pytest.raises(FileFormatError, match="another fit: X was"):
         model(checkpoint=tmp_path, **mode).fit(X[1:], resume="anyway")
-    with pytest.warns(UserWarning, match=r"may not end in the same bits here: sklearn was '.*' and is '9\.9'$") as told:
+    with pytest.warns(UserWarning, match=r"may end with other bits here: sklearn was '.*' and is '9\.9'$") as told:
         resumed = model(checkpoint=tmp_path, **mode).fit(X, resume="anyway")
     assert told[0].filename == __file__
     check_same(resumed, whole)
@@ -276,15 +278,15 @@ def test_the_points_come_in_another_order(settings, tmp_path, monkeypatch):
     parameters = {"checkpoint": tmp_path, **settings}
     begun = model(**parameters, max_iter=4).fit(X)
     reorder(monkeypatch)
-    with pytest.raises(FileFormatError, match=r"another order .* the same: go on by fit.* or start another fit"):
+    with pytest.raises(FileFormatError, match=r"another order .* equal: continue with fit.* or start another fit"):
         model(**parameters).fit(X, resume=True)
-    with pytest.warns(UserWarning, match="come in another order or with another offset here$") as told:
+    with pytest.warns(UserWarning, match="have another order or offset here$") as told:
         same = model(**parameters, max_iter=4).fit(X, resume="anyway")
     assert told[0].filename == __file__
     np.testing.assert_array_equal(same.labels_, begun.labels_)
     np.testing.assert_allclose(same.cluster_centers_, begun.cluster_centers_, rtol=1e-4, atol=1e-3)
     assert same.inertia_ == pytest.approx(begun.inertia_)
-    with pytest.warns(UserWarning, match="come in another order"):
+    with pytest.warns(UserWarning, match="have another order"):
         resumed = model(**parameters).fit(X, resume="anyway")
     falls = [record.inertia for record in resumed.history_]
     assert len(falls) > 4 or resumed.stopped_by_ == "converged"
@@ -311,7 +313,7 @@ def test_penalties_are_kept_in_another_order(tmp_path, monkeypatch):
         return clusters
 
     monkeypatch.setattr("closure_kmeans.closure.adapt_penalties", adapt)
-    with pytest.warns(UserWarning, match="come in another order"):
+    with pytest.warns(UserWarning, match="have another order"):
         model(**parameters, max_iter=7).fit(X, resume="anyway")
     np.testing.assert_array_equal(seen[0], penalties)
 
@@ -355,7 +357,7 @@ def test_another_order_of_the_points_is_noticed(tmp_path, monkeypatch):
     X = load_sift()[:1500]
     model(checkpoint=tmp_path, max_iter=2).fit(X)
     reorder(monkeypatch)
-    with pytest.raises(FileFormatError, match="come in another order or with another offset here, though"):
+    with pytest.raises(FileFormatError, match="have another order or offset here, although"):
         model(checkpoint=tmp_path).fit(X, resume=True)
 
 
@@ -363,7 +365,7 @@ def test_a_checkpoint_that_is_not_asked_for(tmp_path):
     X = load_sift()[:500]
     model(checkpoint=tmp_path, max_iter=2).fit(X)
     before = (tmp_path / "checkpoint.safetensors").read_bytes()
-    with pytest.raises(FileExistsError, match=r"'.*checkpoint\.safetensors' holds a fit: resume it by fit"):
+    with pytest.raises(FileExistsError, match=r"'.*checkpoint\.safetensors' holds a fit: resume it with fit"):
         model(checkpoint=tmp_path).fit(X)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
     with pytest.raises(ValueError, match="resume=True needs checkpoint"):
@@ -401,7 +403,7 @@ def test_a_full_disk_does_not_end_the_fit(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files.os, "fsync", fail)
-    with pytest.warns(RuntimeWarning, match=r"goes on without a new checkpoint: .* could not be written: No space"):
+    with pytest.warns(RuntimeWarning, match=r"continues without a new checkpoint: .* could not be written: No space"):
         fitted = model(checkpoint=tmp_path).fit(X)
     check_same(fitted, model().fit(X))
     assert os.listdir(tmp_path) == []
@@ -433,19 +435,19 @@ def edited(path, *, format=None, **changes):
         ("default", "state.labels", lambda a: a[1:], r"labels must be \(1500,\) int32, but is \(1499,\) int32"),
         ("default", "state.clusters.centers", lambda a: a[:, 1:], "clusters.centers must be"),
         ("default", "state.previous", lambda a: a.astype(np.float64), "previous must be"),
-        ("default", "offset", lambda a: a + 1, "come in another order or with another offset here, though"),
+        ("default", "offset", lambda a: a + 1, "have another order or offset here, although"),
         ("default", "neighborhoods.leaf_size", lambda a: 0 * a, "leaves must have at least one point, got 0"),
         (
             "paper",
             "neighborhoods.members.0",
             lambda a: a + 1,
-            "members of a partition must be the points from 0 to 1499",
+            "members of a partition must be a permutation of 0..1499",
         ),
         (
             "paper",
             "neighborhoods.starts",
             lambda a: a[::-1].copy(),
-            "leaves of a partition must begin at 0 and end at 1500",
+            "starts of a partition must rise from 0 to 1500",
         ),
     ],
 )

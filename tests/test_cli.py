@@ -234,7 +234,7 @@ def test_fit_from_standard_input(here):
     np.testing.assert_array_equal(labels, ClosureKMeans(30, random_state=0).fit(load_sift()[:2000]).labels_)
 
 
-@pytest.mark.filterwarnings("default:the checkpoint .* may not end in the same bits")
+@pytest.mark.filterwarnings("default:the checkpoint .* may end with other bits")
 def test_fit_is_resumed(run, here, monkeypatch):
     arguments = ("fit", "rows.u8bin", "-k", 30, "-o", "new.safetensors", "--checkpoint", "ck/")
     assert run(*arguments, "--max-iter", 3, "--resume").exit_code == 0
@@ -243,14 +243,14 @@ def test_fit_is_resumed(run, here, monkeypatch):
     assert "holds a fit: add --resume to continue it, or remove the file" in refused.output
     other = run(*arguments[:3], 31, *arguments[4:], "--resume")
     assert other.exit_code == 1
-    assert "is of another fit: n_clusters was 30 and is 31" in other.output
+    assert "belongs to another fit: n_clusters was 30 and is 31" in other.output
     assert "iteration" not in other.output  # it does not say that the fit goes on
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr("numba.config.CPU_NAME", "generic")
         refused = run(*arguments, "--resume")
         assert refused.exit_code == 1
-        assert "may not end in the same bits here: processor was" in refused.output
-        assert "on the command line by --resume-anyway" in refused.output
+        assert "may end with other bits here: processor was" in refused.output
+        assert "on the command line with --resume-anyway" in refused.output
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr("sklearn.__version__", "9.9")
         anyway = run(*arguments, "--max-iter", 3, "--resume-anyway")

@@ -281,7 +281,7 @@ def test_a_stopped_fit_goes_on_to_the_same_bits(tmp_path, level, iteration, limi
 
 def test_a_checkpoint_of_other_rows_is_refused(tmp_path):
     fitted((5, 5), checkpoint=tmp_path)
-    with pytest.raises(FileFormatError, match="of another fit"):
+    with pytest.raises(FileFormatError, match="another fit"):
         ResidualKMeans((5, 5), random_state=0, checkpoint=tmp_path).fit(X[::-1], resume=True)
 
 
@@ -374,7 +374,7 @@ def test_rows_that_cannot_be_encoded(model, monkeypatch):
 
 
 def test_zero_rows_have_no_direction():
-    with pytest.raises(ValueError, match="row 1 is zero"):
+    with pytest.raises(ValueError, match="row 1 is"):
         fitted((2,), np.array([[1.0, 0], [0, 0], [0, 1]]), metric="cosine")
 
 

@@ -157,7 +157,7 @@ def test_it_is_resumed(X, tmp_path):
     assert model.n_iter_ == 3
     for _ in range(2):  # to the end, and once more when there is nothing left to do
         assert bits(model.set_params(callback=None).fit(X, resume=True)) == expected
-    with pytest.raises(ValueError, match="is of another fit: memory_limit was"):
+    with pytest.raises(ValueError, match="belongs to another fit: memory_limit was"):
         model.set_params(memory_limit=limit(X, 4)).fit(X, resume=True)
 
 
@@ -176,7 +176,7 @@ def test_nothing_is_left_behind(X, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     model = ClosureKMeans(100, memory_limit=limit(X, 5), callback=interrupt, random_state=0)
-    with pytest.raises(KeyboardInterrupt, match="the model is as it was after iteration 1"):
+    with pytest.raises(KeyboardInterrupt, match="the model is that of iteration 1"):
         model.fit(X)
     assert model.stopped_by_ == "interrupted"
     assert not os.listdir(tmp_path)
@@ -231,7 +231,7 @@ def test_bad_limits(X):
             closures(10, memory_limit="1GB", **parameters).fit(X)
     with pytest.raises(TypeError, match="X must hold one of float64, float32, float16, uint8, int8 with memory_limit"):
         ClosureKMeans(10, memory_limit="1GB").fit(X.astype(np.int32))
-    with pytest.raises(ValueError, match="sample_weight must be above 0 with memory_limit"):
+    with pytest.raises(ValueError, match="sample_weight must be positive with memory_limit"):
         ClosureKMeans(10, memory_limit="1GB").fit(X, sample_weight=np.arange(len(X)))
 
 

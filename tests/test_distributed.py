@@ -187,7 +187,7 @@ def test_callbacks_and_interrupts(X, threads):
             raise KeyboardInterrupt
 
     model.set_params(callback=interrupt)
-    with pytest.raises(KeyboardInterrupt, match="the model is as it was after iteration 2"):
+    with pytest.raises(KeyboardInterrupt, match="the model is that of iteration 2"):
         model.fit(X)
     assert (model.n_iter_, model.stopped_by_) == (2, "interrupted")
     distances = ((X - model.cluster_centers_[model.labels_].astype(np.float64)) ** 2).sum()
@@ -280,16 +280,16 @@ def test_a_fit_goes_on(X, threads, tmp_path):
     assert first.n_iter_ == 3
     after = new_model(threads, storage=tmp_path / "fit", max_iter=5).fit(X, resume=True)
     assert bits(after)[:3] == bits(expected)[:3]
-    with pytest.raises(ValueError, match=f"'{tmp_path}/fit/{FIT}' is of another fit: n_clusters was 100 and is 90"):
+    with pytest.raises(ValueError, match=f"'{tmp_path}/fit/{FIT}' belongs to another fit: n_clusters was 100 and"):
         new_model(threads, 90, storage=tmp_path / "fit").fit(X, resume=True)
-    with pytest.raises(ValueError, match="is of another fit: X was"):
+    with pytest.raises(ValueError, match="belongs to another fit: X was"):
         new_model(threads, storage=tmp_path / "fit").fit(X[1:], resume=True)
 
 
 def test_other_values_in_a_dask_array_are_another_fit(threads, X, tmp_path):
     blocks = da.from_array(X, chunks=(500, -1))
     new_model(threads, storage=tmp_path, max_iter=2).fit(blocks)
-    with pytest.raises(ValueError, match="is of another fit"):
+    with pytest.raises(ValueError, match="belongs to another fit"):
         new_model(threads, storage=tmp_path, max_iter=2).fit(da.from_array(X[::-1], chunks=(500, -1)), resume=True)
 
 
@@ -315,10 +315,10 @@ def test_a_fit_is_not_resumed_where_it_would_end_in_other_bits(X, threads, tmp_p
     new_model(threads, storage=tmp_path, max_iter=1).fit(X)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
     monkeypatch.setattr("numba.config.CPU_NAME", "generic")
-    message = "may not end in the same bits here: processor was '.*' and is 'generic .*or remove it to start over"
+    message = "may end with other bits here: processor was '.*' and is 'generic .*or remove it to start over"
     with pytest.raises(ValueError, match=message) as refused:
         new_model(threads, storage=tmp_path).fit(X, resume=True)
-    assert "go on by fit(X, resume='anyway')" in str(refused.value)
+    assert "continue with fit(X, resume='anyway')" in str(refused.value)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == before
 
 
@@ -328,7 +328,7 @@ def test_a_fit_goes_on_anyway(X, threads, tmp_path, monkeypatch):
     monkeypatch.setattr("sklearn.__version__", "9.9")
     with pytest.raises(ValueError, match="another fit: n_clusters was 100 and is 99"):
         new_model(threads, 99, storage=tmp_path).fit(X, resume="anyway")
-    with pytest.warns(UserWarning, match=r"may not end in the same bits here: sklearn was '.*' and is '9\.9'$"):
+    with pytest.warns(UserWarning, match=r"may end with other bits here: sklearn was '.*' and is '9\.9'$"):
         assert bits(new_model(threads, storage=tmp_path).fit(X, resume="anyway")) == expected
     assert bits(new_model(threads, storage=tmp_path).fit(X, resume=True)) == expected
 
@@ -640,7 +640,7 @@ def test_the_papers_trees_are_for_one_machine(X):
 
 def test_a_fit_that_is_not_asked_for(X, threads, tmp_path):
     new_model(threads, storage=tmp_path, max_iter=1).fit(X)
-    with pytest.raises(FileExistsError, match=r"holds a fit: resume it by fit\(X, resume=True\), or remove it"):
+    with pytest.raises(FileExistsError, match=r"holds a fit: resume it with fit\(X, resume=True\), or remove it"):
         new_model(threads, storage=tmp_path).fit(X)
     with pytest.raises(ValueError, match="resume=True needs storage"):
         new_model(threads).fit(X, resume=True)

@@ -429,7 +429,7 @@ def test_an_interrupt_leaves_the_best_state_so_far(X, monkeypatch, method, where
     else:
         module, name, n_before = ASSIGNMENTS[method]
         monkeypatch.setattr(module, name, interrupt_after(2 + n_before, getattr(module, name)))
-    with pytest.raises(KeyboardInterrupt, match=f"^the model is as it was after iteration {n_done}$"):
+    with pytest.raises(KeyboardInterrupt, match=f"^the model is that of iteration {n_done}$"):
         model.fit(X)
     assert model.stopped_by_ == "interrupted"
     assert model.n_iter_ == n_done

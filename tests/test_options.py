@@ -127,10 +127,10 @@ def test_rows_without_a_direction(X):
     model = ClosureKMeans(10, metric="cosine", random_state=0)
     with pytest.raises(ValueError, match=r"rows of X must not be zero for metric='cosine', but row 17 is"):
         model.fit(zero)
-    with pytest.raises(ValueError, match="but row 17 is zero"):
+    with pytest.raises(ValueError, match="but row 17 is"):
         model.fit(X).predict(zero)
     late = np.concatenate([X, zero])  # read some rows at a time
-    with pytest.raises(ValueError, match=f"but row {len(X) + 17} is zero"):
+    with pytest.raises(ValueError, match=f"but row {len(X) + 17} is"):
         ClosureKMeans(10, metric="cosine", memory_limit="16MB", random_state=0).fit(late)
     with pytest.raises(ValueError, match=r"rows of init must not be zero .* but row 3 is"):
         model.set_params(init=zero[14:24]).fit(X)
@@ -183,7 +183,7 @@ def test_models_of_scikit_learn_and_of_the_baselines(X):
 
 
 def test_a_model_is_no_start(X):
-    with pytest.raises(TypeError, match=r"init must not be a model since version 0\.2: use its centres"):
+    with pytest.raises(TypeError, match=r"init=model was removed in version 0\.2: use init=model"):
         ClosureKMeans(10, init=ClosureKMeans(10)).fit(X)
     for k, width in ((11, 128), (10, 64)):
         message = rf"\(at most n_clusters, n_features\) = \(10, 128\), got \({k}, {width}\)"

@@ -86,9 +86,9 @@ def test_baselines(saved, rows, path):
     ("arrays", "message"),
     [
         ({"levels_.0.centers": np.full((4, 8), np.nan, np.float32)}, "the centres of level 0 must be finite"),
-        ({"levels_.0.centers": np.ones((4, 7), np.float32)}, "the centres of level 0 must be like those of the"),
+        ({"levels_.0.centers": np.ones((4, 7), np.float32)}, "the centres of level 0 must have the width and"),
         ({"levels_.0.starts": np.array([0, 5])}, "the 4 nodes of level 0 must be the children of those above"),
-        ({"levels_.1.starts": np.array([0, 16])}, "level 1 must say of 4 nodes where their children begin"),
+        ({"levels_.1.starts": np.array([0, 16])}, "level 1 must have the offsets of the children of 4 nodes"),
         ({"levels_.1.starts": np.array([0, 0, 8, 12, 16])}, "the 16 nodes of level 1 must be the children"),
         ({"levels_.3.starts": np.array([0, 16])}, r"levels_\.1\.centers"),
     ],
@@ -135,8 +135,8 @@ def test_a_checkpoint_is_no_model(rows, path, tmp_path):
         with pytest.raises(FileFormatError) as error:
             load(checkpoint)
         assert str(error.value) == (
-            f"'{checkpoint}' must be a model, but is a checkpoint: resume it by fit(X, resume=True), or take its "
-            f"centres by closure_kmeans.checkpoint.read_centers('{checkpoint}')"
+            f"'{checkpoint}' must be a model, but is a checkpoint: resume it with fit(X, resume=True), or read its "
+            f"centres with closure_kmeans.checkpoint.read_centers('{checkpoint}')"
         )
 
 
@@ -267,8 +267,8 @@ FITTED = {"inertia_": 1.0, "n_iter_": 3, "stopped_by_": "converged"}
     [
         ({"format": 2}, "must be 'model', format 1, but is format 2: only the version of closure-kmeans that wrote it"),
         ({"kind": "checkpoint"}, "must be a model, but is a checkpoint"),
-        ({"class": "os.system"}, "must hold a model of this library, but holds a 'os.system'"),
-        ({"class": "Iteration"}, "must hold a model of this library, but holds a 'Iteration'"),
+        ({"class": "os.system"}, "must hold a model of closure_kmeans, but holds a 'os.system'"),
+        ({"class": "Iteration"}, "must hold a model of closure_kmeans, but holds a 'Iteration'"),
         ({"parameters": {"n_clusters": -1}}, "n_clusters must be at least 1, got -1"),
         ({"parameters": {"other": 1}}, "unexpected keyword argument 'other'"),
         ({"attributes": {}}, "cannot be read as a model: 'inertia_'"),

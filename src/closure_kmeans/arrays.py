@@ -43,7 +43,7 @@ def check_labels(name: str, value: ArrayLike, n_rows: int, n_clusters: int) -> N
 def check_start(value: ArrayLike, n_clusters: int, X: NDArray[Any]) -> NDArray[Any]:
     """Check a start given as labels, or as at most ``n_clusters`` centres."""
     if isinstance(value, BaseEstimator):
-        raise TypeError("init must not be a model since version 0.2: use its centres, init=model.cluster_centers_")
+        raise TypeError("init=model was removed in version 0.2: use init=model.cluster_centers_")
     check_uncut(value)
     array = np.asarray(unmasked("init", value))
     if array.ndim == 0:

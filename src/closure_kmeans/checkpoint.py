@@ -35,7 +35,7 @@ FILE_NAME = "checkpoint.safetensors"
 # Rows hashed at a time.
 DIGESTED_ROWS = 1 << 20
 LABELS = "state.labels"
-GO_ON_ANYWAY = "go on by fit(X, resume='anyway'), on the command line by --resume-anyway"
+GO_ON_ANYWAY = "continue with fit(X, resume='anyway'), on the command line with --resume-anyway"
 
 # Whether to resume a saved fit; "anyway" also in another environment.
 Resume: TypeAlias = bool | Literal["anyway"]
@@ -87,7 +87,7 @@ class Checkpoint:
             )
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
-            raise PermissionError(f"checkpoint must be in a folder that can be written to, got '{folder}'")
+            raise PermissionError(f"checkpoint must be in a writable folder, got '{folder}'")
         for leftover in unfinished(self.path):
             leftover.unlink(missing_ok=True)
 
@@ -125,10 +125,10 @@ class Checkpoint:
 
     def _object(self) -> None:
         """Raise, or if the fit goes on anyway warn, that the points or their offset are not those of the saved fit."""
-        message = f"the points of '{self.path}' come in another order or with another offset here"
+        message = f"the points of '{self.path}' have another order or offset here"
         if not self._anyway:
             raise FileFormatError(
-                f"{message}, though processor, BLAS and versions are the same: {GO_ON_ANYWAY}, or {_new_fit(self.path)}"
+                f"{message}, although processor, BLAS and versions are equal: {GO_ON_ANYWAY}, or {_new_fit(self.path)}"
             )
         warn(message, UserWarning)
 
@@ -180,7 +180,7 @@ class Checkpoint:
             facts = self._facts | facts | {"ended": ended, "checksum": _checksum(arrays)}
             write_tensors(self.path, "checkpoint", arrays, facts)
         except OSError as error:
-            warn(f"the fit goes on without a new checkpoint: {error.strerror}", RuntimeWarning)
+            warn(f"the fit continues without a new checkpoint: {error.strerror}", RuntimeWarning)
         self._written = time.monotonic()
 
 
@@ -195,14 +195,14 @@ def check_new(path: str | os.PathLike[str]) -> None:
     file = checkpoint_file(path)
     if file.exists():
         read_status(file)  # it may be another kind of file
-        raise FileExistsError(f"the checkpoint '{file}' holds a fit: resume it by fit(X, resume=True), or remove it")
+        raise FileExistsError(f"the checkpoint '{file}' holds a fit: resume it with fit(X, resume=True), or remove it")
 
 
 def check_identity(what: str, saved: dict[str, Any], own: dict[str, Any]) -> None:
     """Raise if a saved fit has other parameters or data."""
     differences = _differences(saved, own)
     if differences:
-        raise FileFormatError(f"{what} is of another fit: {differences}. Remove it to start over")
+        raise FileFormatError(f"{what} belongs to another fit: {differences}. Remove it to start over")
 
 
 def check_environment(what: str, saved: dict[str, str], own: dict[str, str], new_fit: str, *, anyway: bool) -> None:
@@ -213,15 +213,15 @@ def check_environment(what: str, saved: dict[str, str], own: dict[str, str], new
     differences = _differences(saved, own)
     if not differences:
         return
-    message = f"{what} may not end in the same bits here: {differences}"
+    message = f"{what} may end with other bits here: {differences}"
     if not anyway:
-        raise FileFormatError(f"{message}. Resume it where it was begun, {GO_ON_ANYWAY}, or {new_fit}")
+        raise FileFormatError(f"{message}. Resume it where it was started, {GO_ON_ANYWAY}, or {new_fit}")
     warn(message, UserWarning)
 
 
 def _new_fit(path: Path) -> str:
     centers = f"closure_kmeans.checkpoint.read_centers({os.fspath(path)!r})"
-    return f"start another fit from its centres: init={centers}, and a checkpoint elsewhere"
+    return f"start another fit from its centres, with init={centers} and another checkpoint"
 
 
 def _differences(saved: dict[str, Any], own: dict[str, Any]) -> str:
@@ -281,7 +281,7 @@ def _read_sound(path: Path) -> tuple[Arrays, dict[str, Any]]:
     """Read a file and verify its checksum."""
     arrays, facts = read_tensors(path, "checkpoint")
     if _checksum(arrays) != facts["checksum"]:
-        raise FileFormatError(f"'{path}' is damaged: its checksum is not that of its values")
+        raise FileFormatError(f"'{path}' is damaged: its checksum does not match its values")
     return arrays, facts
 
 

@@ -108,7 +108,7 @@ class BaseKMeans(FittedModel):
         """Set the fitted attributes; raise ``KeyboardInterrupt`` if the fit was interrupted."""
         self.__dict__.update(fitted)
         if self.stopped_by_ == "interrupted":
-            raise KeyboardInterrupt(f"the model is as it was after iteration {self.n_iter_}")
+            raise KeyboardInterrupt(f"the model is that of iteration {self.n_iter_}")
         return self
 
     def __sklearn_tags__(self) -> Tags:
@@ -177,7 +177,7 @@ class LocalKMeans(BaseKMeans, ABC):
         if weights.all():
             fitted = self._solve(Problem(rows, weights, init, began, resume))
         elif self.memory_limit is not None:
-            raise ValueError("sample_weight must be above 0 with memory_limit: leave out the rows that weigh nothing")
+            raise ValueError("sample_weight must be positive with memory_limit: remove rows of weight 0")
         else:
             some = weights > 0
             check_uncut(X)

@@ -61,6 +61,6 @@ def check_partition(partition: RandomPartition) -> None:
     members, starts = partition.members, partition.starts
     n_points = len(members)
     if members.dtype != np.int32 or not np.array_equal(np.sort(members), np.arange(n_points)):
-        raise ValueError(f"the members of a partition must be the points from 0 to {n_points - 1}, each once")
+        raise ValueError(f"the members of a partition must be a permutation of 0..{n_points - 1}")
     if starts.dtype != np.int64 or starts[0] != 0 or starts[-1] != n_points or (np.diff(starts) < 0).any():
-        raise ValueError(f"the leaves of a partition must begin at 0 and end at {n_points}, one after the other")
+        raise ValueError(f"the starts of a partition must rise from 0 to {n_points}")

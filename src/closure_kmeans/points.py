@@ -166,7 +166,7 @@ def unmasked(name: str, array: Any) -> Any:
         return array
     n_masked = int(np.sum(array.mask))
     if n_masked:
-        raise ValueError(f"{name} must not have masked values, got {n_masked}: fill them in, or leave out their rows")
+        raise ValueError(f"{name} must not have masked values, got {n_masked}: fill them, or remove their rows")
     return np.asarray(array)
 
 

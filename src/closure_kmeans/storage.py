@@ -144,8 +144,8 @@ def _refuse_checkpoint(path: Path) -> None:
     file = checkpoint_file(path)
     if file.is_file() and (path.is_dir() or read_any_facts(path)["kind"] == "checkpoint"):
         raise FileFormatError(
-            f"'{path}' must be a model, but is a checkpoint: resume it by fit(X, resume=True), or take its centres by "
-            f"closure_kmeans.checkpoint.read_centers({os.fspath(path)!r})"
+            f"'{path}' must be a model, but is a checkpoint: resume it with fit(X, resume=True), or read its centres "
+            f"with closure_kmeans.checkpoint.read_centers({os.fspath(path)!r})"
         )
 
 
@@ -178,7 +178,7 @@ def _new_model(path: Path, name: str, parameters: dict[str, Any]) -> BaseKMeans:
     """Create an estimator of one of the library's classes."""
     kind = _find_class(name)
     if kind is None:
-        raise FileFormatError(f"'{path}' must hold a model of this library, but holds a '{name}'")
+        raise FileFormatError(f"'{path}' must hold a model of closure_kmeans, but holds a '{name}'")
     described = _describing({OLD_NAMES.get(name, name): value for name, value in parameters.items()})
     if "method" in kind._get_param_names():
         method = Method(**{name: described.pop(name) for name in Method._fields if name in described})

@@ -124,7 +124,7 @@ def resume(value: object, name: str, place: object) -> None:
     if not isinstance(value, bool | np.bool_) and not (isinstance(value, str) and value == "anyway"):
         raise TypeError(f"resume must be True, False or 'anyway', got {value!r}")
     if value and place is None:
-        raise ValueError(f"resume={value!r} needs {name}: where the fit was saved")
+        raise ValueError(f"resume={value!r} needs {name}")
 
 
 def boolean(name: str, value: object) -> None:

@@ -306,11 +306,11 @@ def check_level(number: int, level: TreeLevel, n_parents: int, clusters: NDArray
     """Raise unless a loaded level is valid: finite centres, and children of every node above."""
     centers, starts = level
     if centers.ndim != 2 or centers.shape[1:] != clusters.shape[1:] or centers.dtype != clusters.dtype:
-        raise ValueError(f"the centres of level {number} must be like those of the clusters")
+        raise ValueError(f"the centres of level {number} must have the width and dtype of the clusters")
     if not np.isfinite(centers).all():
         raise ValueError(f"the centres of level {number} must be finite")
     if starts.dtype != np.int64 or starts.shape != (n_parents + 1,):
-        raise ValueError(f"level {number} must say of {n_parents} nodes where their children begin")
+        raise ValueError(f"level {number} must have the offsets of the children of {n_parents} nodes")
     if starts[0] != 0 or starts[-1] != len(centers) or (np.diff(starts) < 1).any():
         raise ValueError(f"the {len(centers)} nodes of level {number} must be the children of those above, in order")
 

@@ -161,7 +161,7 @@ class DistributedClosureKMeans(ClustersOfClusters, BaseKMeans):
         """
         began = time.perf_counter()
         if sample_weight is not None:
-            raise ValueError("sample_weight must be None: all rows of a distributed fit weigh the same")
+            raise ValueError("sample_weight must be None: distributed fits do not support weights")
         check.resume(resume, "storage", self.storage)
         self._check_parameters()
         with self._folder(bool(resume)) as folder, connect(self.client, self.n_threads, self.verbose) as cluster:
@@ -178,7 +178,9 @@ class DistributedClosureKMeans(ClustersOfClusters, BaseKMeans):
             folder = fit_folder(self.storage, self.storage_options)
             folder.check_writable()
             if not resume and folder.list("centers"):
-                raise FileExistsError(f"storage '{folder}' holds a fit: resume it by fit(X, resume=True), or remove it")
+                raise FileExistsError(
+                    f"storage '{folder}' holds a fit: resume it with fit(X, resume=True), or remove it"
+                )
             yield folder
             return
         # After an error a worker of the user's may still be writing there; that must not hide the error.
