@@ -10,7 +10,7 @@ from small import both_precisions
 
 from closure_kmeans.kernels import nearest as nearest_kernels
 from closure_kmeans.kernels.byte_tiles import NEAR_ROWS, near_tile
-from closure_kmeans.kernels.simd import VECTOR_BYTES
+from closure_kmeans.kernels.emit import VECTOR_BYTES
 from closure_kmeans.nearest import byte_levels, nearest_centers, round_centers, round_rows, round_vectors
 from closure_kmeans.parallel import Threads
 

@@ -12,14 +12,8 @@ from small import (
 )
 
 from closure_kmeans.kernels.byte_tiles import CENTER_LEVELS, NEAR_ROWS, ROW_LEVELS, SUMS_FOURS, SUMS_PAIRS, near_tile
-from closure_kmeans.kernels.simd import (
-    FEATURES,
-    TILE_ROWS,
-    VECTOR_BYTES,
-    score_tile,
-    take_lowest,
-    turn_rows,
-)
+from closure_kmeans.kernels.emit import FEATURES, TILE_ROWS, VECTOR_BYTES
+from closure_kmeans.kernels.simd import score_tile, take_lowest, turn_rows
 
 pytestmark = pytest.mark.kernels
 

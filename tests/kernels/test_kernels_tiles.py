@@ -18,7 +18,7 @@ from small import (
 )
 
 from closure_kmeans.clusters import Clusters
-from closure_kmeans.kernels.simd import TILE_ROWS, VECTOR_BYTES
+from closure_kmeans.kernels.emit import TILE_ROWS, VECTOR_BYTES
 from closure_kmeans.points import Points
 from closure_kmeans.stores.memory import assign_leaves
 from closure_kmeans.trees import RandomPartition

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closure_kmeans.cache import kernel
+from closure_kmeans.kernels.emit import Array
 from closure_kmeans.kernels.nearest import plain_distance, squared_distance
 from closure_kmeans.kernels.rows import fetch_row, load_row
-from closure_kmeans.kernels.simd import Array
 
 if TYPE_CHECKING:
     from closure_kmeans.baselines.approximate import Forest

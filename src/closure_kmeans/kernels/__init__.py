@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from closure_kmeans.kernels import byte_tiles, cells, nearest, rows, tiles, trees
+    from closure_kmeans.kernels import byte_tiles, cells, emit, nearest, rows, tiles, trees
 
-__all__ = ["byte_tiles", "cells", "nearest", "rows", "tiles", "trees"]
+__all__ = ["byte_tiles", "cells", "emit", "nearest", "rows", "tiles", "trees"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 
-from closure_kmeans.kernels.simd import FEATURES, VECTOR_BYTES, Array, Emitter, Vectors, emitted
+from closure_kmeans.kernels.emit import FEATURES, VECTOR_BYTES, Array, Emitter, Vectors, emitted
 
 # How the processor multiplies bytes: AVX-512 VNNI, AVX-VNNI; AVX-512 BW, AVX2; or by ordinary instructions.
 SUMS_FOURS = "+avx512vnni" in FEATURES if VECTOR_BYTES == 64 else "+avxvnni" in FEATURES

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from closure_kmeans.cache import kernel, part
+from closure_kmeans.kernels.emit import Array
 from closure_kmeans.kernels.nearest import insert_nearest, rounding, squared_distance
 from closure_kmeans.kernels.rows import SLACK, epsilon
-from closure_kmeans.kernels.simd import Array
 from closure_kmeans.kernels.trees import RankMemory, rank_memory, select_rank
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ import numpy as np
 
 from closure_kmeans.cache import kernel, part
 from closure_kmeans.kernels.byte_tiles import NEAR_ROWS, near_tile
+from closure_kmeans.kernels.emit import VECTOR_BYTES, Array
 from closure_kmeans.kernels.rows import SLACK, epsilon
-from closure_kmeans.kernels.simd import VECTOR_BYTES, Array, turn_rows
+from closure_kmeans.kernels.simd import turn_rows
 
 if TYPE_CHECKING:
     from closure_kmeans.nearest import RoundedCenters, RoundedRows

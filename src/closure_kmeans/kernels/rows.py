@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from closure_kmeans.cache import kernel, part
-from closure_kmeans.kernels.simd import Array, prefetch, widen
+from closure_kmeans.kernels.emit import Array
+from closure_kmeans.kernels.simd import prefetch, widen
 
 if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from closure_kmeans.cache import kernel, part
+from closure_kmeans.kernels.emit import TILE_ROWS, VECTOR_BYTES, Array
 from closure_kmeans.kernels.rows import ROWS_AHEAD, SLACK, epsilon, fetch_row, load_row
-from closure_kmeans.kernels.simd import TILE_ROWS, VECTOR_BYTES, Array, score_tile, take_lowest, turn_rows
+from closure_kmeans.kernels.simd import score_tile, take_lowest, turn_rows
 
 if TYPE_CHECKING:
     from closure_kmeans.clusters import Clusters

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from closure_kmeans.cache import kernel, part
+from closure_kmeans.kernels.emit import Array
 from closure_kmeans.kernels.rows import ROWS_AHEAD, SLACK, epsilon, load_row
-from closure_kmeans.kernels.simd import Array, prefetch, widen
+from closure_kmeans.kernels.simd import prefetch, widen
 
 # Lanczos steps for the principal direction of a node. They capture 99 % of the variance along the converged one.
 LANCZOS_STEPS = 5

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from closure_kmeans.cache import kernel
-from closure_kmeans.kernels.simd import Array
+from closure_kmeans.kernels.emit import Array
 
 if TYPE_CHECKING:
     from closure_kmeans.retrieval.inverted import InvertedFile
