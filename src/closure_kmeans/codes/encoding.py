@@ -54,6 +54,27 @@ def encode_by_beam(
 def count_collisions(codes: ArrayLike) -> NDArray[np.int32]:
     """Number of earlier rows with the same codes, for each row; as one more column it makes codes unique.
 
+    Parameters
+    ----------
+    codes : array-like of int, shape (n, n_levels)
+        Codes of the rows.
+
+    Returns
+    -------
+    numbers : (n,) array of int32
+        0 for the first row with its codes, 1 for the second, and so on.
+
+    Raises
+    ------
+    ValueError
+        If ``codes`` does not have two dimensions.
+
+    See Also
+    --------
+    closure_kmeans.ResidualKMeans : Appends these numbers with ``unique=True``.
+
+    Examples
+    --------
     >>> count_collisions([[3, 5], [0, 1], [3, 5], [3, 5]]).tolist()
     [0, 0, 1, 2]
     """

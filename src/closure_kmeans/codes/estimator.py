@@ -99,6 +99,11 @@ class ResidualKMeans(BaseEstimator):
     n_features_in_ : int
         Number of features.
 
+    See Also
+    --------
+    ClosureKMeans : Fits the levels.
+    closure_kmeans.codes.to_faiss : Codes in a FAISS index.
+
     Examples
     --------
     >>> from closure_kmeans import ResidualKMeans
@@ -159,11 +164,35 @@ class ResidualKMeans(BaseEstimator):
         ----------
         X : (n, d) array
             Rows of any kind that :meth:`ClosureKMeans.fit` takes.
-        y : ignored
+        y : None
+            Ignored.
         sample_weight : (n,) array, default=None
             Weights of the rows.
         resume : bool or "anyway", default=False
             Continue from ``checkpoint`` if it exists: see :meth:`ClosureKMeans.fit`.
+
+        Returns
+        -------
+        ResidualKMeans
+            The fitted estimator itself.
+
+        Raises
+        ------
+        ValueError
+            If a level has more clusters than there are rows, or a parameter is out of range.
+        FileExistsError
+            If there is a checkpoint, and ``resume`` is false.
+
+        See Also
+        --------
+        ResidualKMeans.encode : Codes of new rows.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ResidualKMeans
+        >>> model = ResidualKMeans([2, 2], random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> model.codes_.shape
+        (4, 2)
         """
         began = time.perf_counter()
         self._check_parameters()
@@ -236,17 +265,30 @@ class ResidualKMeans(BaseEstimator):
 
     @property
     def codebooks_(self) -> list[NDArray[Any]]:
-        """The (k, d) centres of each level, multiplied by ``gains_``."""
+        """The (k, d) centres of each level, multiplied by ``gains_``.
+
+        See Also
+        --------
+        ResidualKMeans.decode : Sums of these centres.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ResidualKMeans
+        >>> model = ResidualKMeans([3, 2], random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> [centers.shape for centers in model.codebooks_]
+        [(3, 1), (2, 1)]
+        """
         check_is_fitted(self, "levels_")
         pairs = zip(self.levels_, self.gains_, strict=True)
         return [level.cluster_centers_ * level.cluster_centers_.dtype.type(gain) for level, gain in pairs]
 
     def encode(self, X: ArrayLike, *, beam: int = 1) -> NDArray[np.int32]:
-        """The codes of rows.
+        """Encode rows.
 
         Parameters
         ----------
-        X : (n, d) array, or Vectors, which are read block by block
+        X : (n, d) array
+            Rows of any kind that ``fit`` takes; ``Vectors`` are read block by block.
         beam : int, default=1
             Number of paths of the beam search. 1 is greedy: the nearest centre in each level, found as by
             :meth:`ClosureKMeans.predict`. More paths lower the distortion and take more than ``beam`` times as long.
@@ -255,6 +297,19 @@ class ResidualKMeans(BaseEstimator):
         -------
         codes : (n, n_levels) array of int32
             A pure function of each row, except for the last column if ``unique``.
+
+        See Also
+        --------
+        ResidualKMeans.decode : Approximate rows from their codes.
+        closure_kmeans.codes.as_text : Codes as tokens.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ResidualKMeans
+        >>> X = np.array([[0.0], [1.0], [9.0], [10.0]])
+        >>> model = ResidualKMeans([2, 2], random_state=0).fit(X)
+        >>> model.encode(X).shape
+        (4, 2)
         """
         check.integer("beam", beam, 1)
         return self._encode(self._check(X), beam)
@@ -272,7 +327,37 @@ class ResidualKMeans(BaseEstimator):
         return self._numbered(codes)
 
     def decode(self, codes: ArrayLike) -> NDArray[Any]:
-        """The sums of the centres of the codes, which approximate the rows; the L2-normalised rows with cosine."""
+        """Decode codes: sums of the centres of the codes, which approximate the rows.
+
+        With the metric "cosine" they approximate the L2-normalised rows.
+
+        Parameters
+        ----------
+        codes : array-like of int, shape (n, n_levels)
+            Codes, with or without the last column of ``unique``.
+
+        Returns
+        -------
+        rows : (n, d) array of float32 or float64
+            Approximations of the rows.
+
+        Raises
+        ------
+        ValueError
+            If the codes are not those of this model: see ``level_codes``.
+
+        See Also
+        --------
+        ResidualKMeans.encode : Codes of rows.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ResidualKMeans
+        >>> X = np.array([[0.0], [1.0], [9.0], [10.0]])
+        >>> model = ResidualKMeans([2, 2], random_state=0).fit(X)
+        >>> model.decode(model.encode(X)).ravel().tolist()
+        [0.0, 1.0, 9.0, 10.0]
+        """
         codebooks = self.codebooks_
         checked = self.level_codes(codes)
         decoded: NDArray[Any] = codebooks[0][checked[:, 0]]
@@ -286,8 +371,30 @@ class ResidualKMeans(BaseEstimator):
         Parameters
         ----------
         X : (n, d) array
+            Rows of any kind that ``encode`` takes.
         codes : (n, n_levels) array, default=None
             Codes of the rows, such as ``codes_``; by default those of ``encode``.
+
+        Returns
+        -------
+        closure_kmeans.codes.Report
+            The measurements.
+
+        Raises
+        ------
+        ValueError
+            If ``codes`` and ``X`` differ in the number of rows.
+
+        See Also
+        --------
+        closure_kmeans.codes.count_collisions : Rows with equal codes.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ResidualKMeans
+        >>> X = np.array([[0.0], [1.0], [9.0], [10.0]])
+        >>> ResidualKMeans([2, 2], random_state=0).fit(X).report(X).distortion
+        [0.25, 0.0]
         """
         rows = self._check(X)
         given = self.level_codes(self._encode(rows) if codes is None else codes)
@@ -324,7 +431,34 @@ class ResidualKMeans(BaseEstimator):
         return np.column_stack([codes, count_collisions(codes)]) if self.unique else codes
 
     def level_codes(self, codes: ArrayLike) -> NDArray[Any]:
-        """Check codes; returns them without the numbers that make them unique."""
+        """Check codes; returns them without the numbers that make them unique.
+
+        Parameters
+        ----------
+        codes : array-like of int, shape (n, n_levels)
+            Codes, with or without the last column of ``unique``.
+
+        Returns
+        -------
+        codes : (n, n_levels) array of int
+            One number per level.
+
+        Raises
+        ------
+        ValueError
+            If the shape does not match the model, or a number is not that of a cluster of its level.
+
+        See Also
+        --------
+        closure_kmeans.codes.count_collisions : The numbers of the last column.
+
+        Examples
+        --------
+        >>> from closure_kmeans import ResidualKMeans
+        >>> model = ResidualKMeans([2, 2], unique=True, random_state=0).fit([[0.0], [1.0], [9.0], [9.0]])
+        >>> model.codes_.shape, model.level_codes(model.codes_).shape
+        ((4, 3), (4, 2))
+        """
         array = np.asarray(codes)
         widths = (len(self.levels_), len(self.levels_) + 1)[: 1 + self.unique]
         if array.ndim != 2 or array.shape[1] not in widths:
@@ -340,6 +474,25 @@ class ResidualKMeans(BaseEstimator):
         """Write the model to a ``.safetensors`` file, for ``ResidualKMeans.load``.
 
         The loaded model encodes and decodes to the same bits. The file does not contain ``codes_``.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            File to write; an existing one is replaced atomically.
+
+        See Also
+        --------
+        ResidualKMeans.load : Read the file.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from closure_kmeans import ResidualKMeans
+        >>> model = ResidualKMeans([2, 2], random_state=0).fit([[0.0], [1.0], [9.0], [10.0]])
+        >>> with TemporaryDirectory() as folder:
+        ...     model.save(f"{folder}/items.codes.safetensors")
+        ...     ResidualKMeans.load(f"{folder}/items.codes.safetensors").levels
+        [2, 2]
         """
         check_is_fitted(self, "levels_")
         write_tensors(Path(path), CODES, *pack_codes(self))
@@ -348,10 +501,24 @@ class ResidualKMeans(BaseEstimator):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Load a saved model; ``n_threads``, ``verbose`` and other parameters of a run have their defaults.
 
+        Parameters
+        ----------
+        path : str or PathLike
+            File written by ``save``.
+
+        Returns
+        -------
+        ResidualKMeans
+            The fitted model, without ``codes_``.
+
         Raises
         ------
         FileFormatError
             A ``ValueError``: the file is truncated, damaged, or not a model of codes.
+
+        See Also
+        --------
+        ResidualKMeans.save : Write the file.
 
         Examples
         --------

@@ -21,7 +21,7 @@ TABLE_ROWS = 1 << 16
 
 
 def to_faiss(model: ResidualKMeans, codes: ArrayLike | None = None) -> Any:
-    """FAISS index of a residual quantizer with the codebooks of a model: ``IndexResidualQuantizer``.
+    """Build a FAISS index of a residual quantizer with the codebooks of a model: ``IndexResidualQuantizer``.
 
     It decodes codes to the same rows as the model. FAISS's own encoding is greedy (``index.rq.max_beam_size`` is 1) and
     exhaustive. Codebooks are padded to a power of two with copies of their first centre.
@@ -32,6 +32,23 @@ def to_faiss(model: ResidualKMeans, codes: ArrayLike | None = None) -> Any:
         A fitted model without ``normalize_residuals``, which FAISS does not support.
     codes : (n, n_levels) array, default=None
         Codes of rows to add to the index.
+
+    Returns
+    -------
+    index : faiss.IndexResidualQuantizer
+        Trained, and empty without ``codes``.
+
+    Raises
+    ------
+    ValueError
+        If the model has ``normalize_residuals``.
+    ImportError
+        If FAISS is not installed: ``pip install 'closure-kmeans[faiss]'``.
+
+    See Also
+    --------
+    to_faiss_ivf : Index with inverted lists.
+    save_faiss : Write the index to a file.
 
     Examples
     --------
@@ -55,10 +72,42 @@ def to_faiss(model: ResidualKMeans, codes: ArrayLike | None = None) -> Any:
 
 
 def to_faiss_ivf(model: ResidualKMeans, codes: ArrayLike | None = None) -> Any:
-    """FAISS index whose inverted lists are the clusters of the first level: ``IndexIVFResidualQuantizer``.
+    """Build a FAISS index whose inverted lists are the clusters of the first level: ``IndexIVFResidualQuantizer``.
 
-    The lists hold the codes of the other levels. The index decodes to the same rows as the model, which must have two
-    levels or more. Parameters as for ``to_faiss``.
+    The lists hold the codes of the other levels. The index decodes to the same rows as the model.
+
+    Parameters
+    ----------
+    model : ResidualKMeans
+        A fitted model of two levels or more, without ``normalize_residuals``.
+    codes : (n, n_levels) array, default=None
+        Codes of rows to add to the index.
+
+    Returns
+    -------
+    index : faiss.IndexIVFResidualQuantizer
+        Trained, and empty without ``codes``.
+
+    Raises
+    ------
+    ValueError
+        If the model has one level only, or ``normalize_residuals``.
+    ImportError
+        If FAISS is not installed: ``pip install 'closure-kmeans[faiss]'``.
+
+    See Also
+    --------
+    to_faiss : Index without inverted lists.
+    save_faiss : Write the index to a file.
+
+    Examples
+    --------
+    >>> from closure_kmeans import ResidualKMeans
+    >>> from closure_kmeans.datasets import load_sift
+    >>> model = ResidualKMeans([16, 16], random_state=0).fit(load_sift()[:2000])
+    >>> index = to_faiss_ivf(model, model.codes_)
+    >>> index.nlist, index.ntotal
+    (16, 2000)
     """
     faiss = library("faiss", "faiss", "an index of FAISS")
     codebooks = _codebooks(model)
@@ -87,13 +136,68 @@ def to_faiss_ivf(model: ResidualKMeans, codes: ArrayLike | None = None) -> Any:
 def save_faiss(
     path: str | os.PathLike[str], model: ResidualKMeans, codes: ArrayLike | None = None, *, ivf: bool = False
 ) -> None:
-    """Write the index of ``to_faiss``, or of ``to_faiss_ivf``, into a file, for ``faiss.read_index``."""
+    """Write the index of ``to_faiss``, or of ``to_faiss_ivf``, to a file, for ``faiss.read_index``.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        File to write; an existing one is replaced atomically.
+    model : ResidualKMeans
+        A fitted model without ``normalize_residuals``.
+    codes : (n, n_levels) array, default=None
+        Codes of rows to add to the index.
+    ivf : bool, default=False
+        Whether to write the index of ``to_faiss_ivf``.
+
+    Raises
+    ------
+    ImportError
+        If FAISS is not installed: ``pip install 'closure-kmeans[faiss]'``.
+
+    See Also
+    --------
+    to_faiss : The index in memory.
+    to_faiss_ivf : The index with inverted lists in memory.
+
+    Examples
+    --------
+    >>> import faiss
+    >>> from tempfile import TemporaryDirectory
+    >>> from closure_kmeans import ResidualKMeans
+    >>> from closure_kmeans.datasets import load_sift
+    >>> model = ResidualKMeans([16, 16], random_state=0).fit(load_sift()[:2000])
+    >>> with TemporaryDirectory() as folder:
+    ...     save_faiss(f"{folder}/codes.faiss", model, model.codes_)
+    ...     faiss.read_index(f"{folder}/codes.faiss").ntotal
+    2000
+    """
     write_faiss(path, (to_faiss_ivf if ivf else to_faiss)(model, codes))
 
 
 def as_text(codes: ArrayLike) -> list[str]:
     """Format codes as text tokens for language models: a letter for the level, and the number.
 
+    Parameters
+    ----------
+    codes : array-like of int, shape (n, n_levels)
+        Codes of the rows, of at most 26 levels.
+
+    Returns
+    -------
+    tokens : list of str
+        One text per row.
+
+    Raises
+    ------
+    ValueError
+        If ``codes`` has another shape.
+
+    See Also
+    --------
+    save_table : Write the text and the codes to a file.
+
+    Examples
+    --------
     >>> as_text([[17, 4021, 77]])
     ['<a_17><b_4021><c_77>']
     """
@@ -107,6 +211,24 @@ def as_text(codes: ArrayLike) -> list[str]:
 def save_table(path: str | os.PathLike[str], codes: NDArray[np.int32]) -> None:
     """Write a Parquet file with the columns ``row``, ``id`` (the codes as text) and ``codes`` (a list of numbers).
 
+    Parameters
+    ----------
+    path : str or PathLike
+        File to write; an existing one is replaced atomically.
+    codes : (n, n_levels) array of int32
+        Codes of the rows.
+
+    Raises
+    ------
+    ImportError
+        If PyArrow is not installed: ``pip install 'closure-kmeans[io]'``.
+
+    See Also
+    --------
+    as_text : The texts.
+
+    Examples
+    --------
     >>> import pyarrow.parquet
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
