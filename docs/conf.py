@@ -74,8 +74,8 @@ numpydoc_show_class_members = False
 # Also and Examples. Fields of named tuples are described by their comments (``describe_fields``).
 numpydoc_validation_checks = {"GL08", "PR01", "PR02", "PR07", "RT01", "RT03", "SA01", "EX01"}
 numpydoc_validation_exclude = {
-    r"^closure_kmeans\.(retrieval|features)\b",
-    r"\.(Iteration|Level|Members|RandomPartition|Report)$",
+    r"^closure_kmeans\.retrieval\b",
+    r"\.(ImageVectors|Iteration|Level|LocalFeatures|Members|RandomPartition|Report|Skipped)$",
 }
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

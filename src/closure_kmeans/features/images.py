@@ -32,7 +32,21 @@ TURNED = (5, 6, 7, 8)
 
 
 class ImageError(ValueError):
-    """An image that cannot be used. The message states the image, the rule and the value."""
+    """An image cannot be used. The message states the image, the rule and the value.
+
+    See Also
+    --------
+    load_image : Raises it.
+    local_features : Skips such images with ``on_error="skip"``.
+
+    Examples
+    --------
+    >>> try:
+    ...     load_image("missing.jpg")
+    ... except ImageError as error:
+    ...     print(error)
+    'missing.jpg' must be a file, but there is none
+    """
 
 
 class Picture(NamedTuple):
@@ -43,7 +57,7 @@ class Picture(NamedTuple):
 
 
 def load_image(image: ImageLike, *, max_side: int | None = None, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """Load an image as upright 8-bit grey of shape (height, width), the input of all features.
+    """Load an image as upright 8-bit grey, the input of all features.
 
     Parameters
     ----------
@@ -56,10 +70,20 @@ def load_image(image: ImageLike, *, max_side: int | None = None, max_pixels: int
         Reject files with more pixels before decoding. Above 89 million, Pillow's own limit applies,
         ``PIL.Image.MAX_IMAGE_PIXELS``.
 
+    Returns
+    -------
+    pixels : (height, width) array of uint8
+        The grey values.
+
     Raises
     ------
     ImageError
         If the file is missing, damaged, truncated, too large or not an image, or the array is not one.
+
+    See Also
+    --------
+    list_images : Image files in a folder.
+    local_features : Features of image regions.
 
     Notes
     -----
@@ -82,7 +106,28 @@ def load_image(image: ImageLike, *, max_side: int | None = None, max_pixels: int
 
 
 def list_images(folder: str | os.PathLike[str], *, extensions: Sequence[str] = EXTENSIONS) -> list[Path]:
-    """List the image files in a folder, recursively and sorted: those with one of the extensions, in any case.
+    """List the image files in a folder, recursively and sorted.
+
+    Parameters
+    ----------
+    folder : str or PathLike
+        Folder to search.
+    extensions : sequence of str, optional
+        Extensions of the files, in any case; by default those of the formats that ``load_image`` reads.
+
+    Returns
+    -------
+    paths : list of Path
+        Files with one of the extensions.
+
+    Raises
+    ------
+    NotADirectoryError
+        If ``folder`` is not a folder.
+
+    See Also
+    --------
+    load_image : Load one of the files.
 
     Examples
     --------

@@ -84,6 +84,21 @@ def local_features(
     callback : callable, optional
         Called after each image, by one thread at a time.
 
+    Returns
+    -------
+    features : LocalFeatures
+        Keypoints and descriptors, image by image, and the skipped images.
+
+    Raises
+    ------
+    ImageError
+        If an image cannot be used, and ``on_error`` is "raise".
+
+    See Also
+    --------
+    root_sift : Convert the descriptors.
+    closure_kmeans.retrieval.collect : Features of a folder, with the names of the images.
+
     Notes
     -----
     A picture without structure has no rows. The keypoint of an MSER region comes from its minimum-area rectangle: the
@@ -129,8 +144,26 @@ def local_features(
 def root_sift(descriptors: ArrayLike) -> NDArray[np.float32]:
     """Convert SIFT to RootSIFT: L1-normalise, then take square roots (Arandjelović and Zisserman 2012).
 
-    The Euclidean distance of RootSIFT is proportional to the Hellinger distance of the histograms. The rows of the
-    result have unit length; zero rows stay zero.
+    The Euclidean distance of RootSIFT is proportional to the Hellinger distance of the histograms.
+
+    Parameters
+    ----------
+    descriptors : (m, d) array
+        Finite values, not negative.
+
+    Returns
+    -------
+    rooted : (m, d) array of float32
+        Rows of unit length; zero rows stay zero.
+
+    Raises
+    ------
+    ValueError
+        If the shape differs, or values are negative or not finite.
+
+    See Also
+    --------
+    closure_kmeans.retrieval.root_bytes : The same in uint8.
 
     Examples
     --------

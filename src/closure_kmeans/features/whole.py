@@ -58,9 +58,37 @@ def gist(
 ) -> ImageVectors:
     """Compute GIST descriptors, 384 dimensions: energy by scale, orientation and position in the picture.
 
-    The central square of each picture is scaled to ``size`` pixels a side, a multiple of 4 from 16 up. A vector is
-    ordered by scale (finest first), then orientation, then cell in row order. The other parameters are those of
-    `local_features`.
+    The central square of each picture is scaled to a fixed size. A vector is ordered by scale (finest first), then
+    orientation, then cell in row order.
+
+    Parameters
+    ----------
+    images : folder, file, sequence of paths and arrays, or array of shape (n, height, width[, channels])
+        See `load_image` for files and arrays; folders are searched by `list_images`.
+    size : int, default=64
+        Side of the scaled square in pixels, a multiple of 4 from 16 up.
+    max_pixels : int, default=67108864
+        Reject files with more pixels before decoding.
+    on_error : {"raise", "skip"}, default="raise"
+        What to do about an image that cannot be used.
+    n_threads : int, optional
+        Number of threads; by default the number of CPUs available to the process.
+    verbose : int, default=0
+        1 shows a progress bar.
+
+    Returns
+    -------
+    described : ImageVectors
+        One vector for each usable image, and the skipped images.
+
+    Raises
+    ------
+    ImageError
+        If an image cannot be used, and ``on_error`` is "raise".
+
+    See Also
+    --------
+    hog : Another descriptor of whole pictures.
 
     Examples
     --------
@@ -88,7 +116,34 @@ def hog(
     The central square of each picture is scaled to 64 x 64 pixels. A pixel votes with its gradient magnitude,
     interpolated linearly between the 2 nearest of 9 unsigned orientations and the 4 nearest of the 8 x 8 cells. Each
     block of 2 x 2 cells is L2-normalised, clipped at 0.2, and L2-normalised again. A vector is ordered by block in row
-    order, then cell, then orientation. The parameters are those of `local_features`.
+    order, then cell, then orientation.
+
+    Parameters
+    ----------
+    images : folder, file, sequence of paths and arrays, or array of shape (n, height, width[, channels])
+        See `load_image` for files and arrays; folders are searched by `list_images`.
+    max_pixels : int, default=67108864
+        Reject files with more pixels before decoding.
+    on_error : {"raise", "skip"}, default="raise"
+        What to do about an image that cannot be used.
+    n_threads : int, optional
+        Number of threads; by default the number of CPUs available to the process.
+    verbose : int, default=0
+        1 shows a progress bar.
+
+    Returns
+    -------
+    described : ImageVectors
+        One vector for each usable image, and the skipped images.
+
+    Raises
+    ------
+    ImageError
+        If an image cannot be used, and ``on_error`` is "raise".
+
+    See Also
+    --------
+    gist : Another descriptor of whole pictures.
 
     Examples
     --------
