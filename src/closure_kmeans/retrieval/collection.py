@@ -55,8 +55,39 @@ def collect(
 ) -> Collection:
     """Extract local features of all images in a folder, recursively.
 
-    ``names`` are the paths of images below the folder, possibly none; by default all images, at least one. The other
-    parameters are those of `local_features`.
+    Parameters
+    ----------
+    folder : str or PathLike
+        Folder of the images.
+    extraction : Extraction, optional
+        Settings of the feature extraction.
+    names : sequence of str, optional
+        Paths of images below the folder, possibly none; by default all images, at least one.
+    on_error : {"raise", "skip"}, default="raise"
+        What to do about an image that cannot be used.
+    n_threads : int, optional
+        Number of threads; by default the number of CPUs available to the process.
+    verbose : int, default=0
+        1 shows a progress bar.
+    callback : callable, optional
+        Called after each image, by one thread at a time.
+
+    Returns
+    -------
+    collection : Collection
+        The images with their features, without those that were skipped.
+
+    Raises
+    ------
+    ImageError
+        If an image cannot be used, and ``on_error`` is "raise".
+    ValueError
+        If the folder holds no image that can be read, or ``names`` are not distinct paths below it.
+
+    See Also
+    --------
+    save_collection : Write the features to a file.
+    closure_kmeans.features.local_features : Features of images anywhere.
 
     Examples
     --------
@@ -141,6 +172,19 @@ def _concatenate(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 def save_collection(path: str | os.PathLike[str], collection: Collection) -> None:
     """Write a collection into one ``.safetensors`` file.
 
+    Parameters
+    ----------
+    path : str or PathLike
+        File to write; an existing one is replaced atomically.
+    collection : Collection
+        Images and their features.
+
+    See Also
+    --------
+    load_collection : Read the file.
+
+    Examples
+    --------
     >>> from tempfile import TemporaryDirectory
     >>> rows = np.zeros((2, 4), np.float32), np.zeros((2, 128), np.uint8), np.array([0, 2])
     >>> collection = Collection(["a.jpg"], None, *rows, [], Extraction())
@@ -155,7 +199,37 @@ def save_collection(path: str | os.PathLike[str], collection: Collection) -> Non
 
 
 def load_collection(path: str | os.PathLike[str]) -> Collection:
-    """Read a saved collection, memory-mapped."""
+    """Read a saved collection, memory-mapped.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        File written by ``save_collection``.
+
+    Returns
+    -------
+    collection : Collection
+        Images and their features.
+
+    Raises
+    ------
+    FileFormatError
+        A ``ValueError``: the file is truncated, damaged, or not a collection.
+
+    See Also
+    --------
+    save_collection : Write the file.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> rows = np.zeros((2, 4), np.float32), np.zeros((2, 128), np.uint8), np.array([0, 2])
+    >>> with TemporaryDirectory() as folder:
+    ...     path = f"{folder}/features.safetensors"
+    ...     save_collection(path, Collection(["a.jpg"], None, *rows, [], Extraction()))
+    ...     load_collection(path).descriptors.shape
+    (2, 128)
+    """
     path = Path(path)
     path.stat()
     with reading(path, "a collection of features"):

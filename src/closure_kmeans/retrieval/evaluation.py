@@ -35,8 +35,31 @@ class OxfordQuery(NamedTuple):
 def average_precision(ranking: Iterable[Name], positives: Collection[Name], junk: Collection[Name] = ()) -> float:
     """Average precision by Oxford's protocol: area under precision over recall by trapezoids, starting at precision 1.
 
-    Junk images are removed from the ranking; repeated images count once.
+    Parameters
+    ----------
+    ranking : iterable
+        Names or numbers of images, best first; repeated images count once.
+    positives : collection
+        Images that should be found, at least one.
+    junk : collection, optional
+        Images that are removed from the ranking.
 
+    Returns
+    -------
+    precision : float
+        From 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        If ``positives`` is empty.
+
+    See Also
+    --------
+    oxford_score : Mean over queries.
+
+    Examples
+    --------
     >>> average_precision(["a", "x", "b"], {"a", "b"})
     0.7916666666666666
     """
@@ -50,8 +73,27 @@ def average_precision(ranking: Iterable[Name], positives: Collection[Name], junk
 def ukbench_score(rankings: Sequence[ArrayLike]) -> float:
     """Mean number of images of the query's own group among the first 4, from 0 to 4.
 
-    ``rankings[i]`` is the ranking of image i, which shows object ``i // 4`` and is itself in the collection.
+    Parameters
+    ----------
+    rankings : sequence of array-like of int
+        ``rankings[i]`` is the ranking of image i, which shows object ``i // 4`` and is itself in the collection.
 
+    Returns
+    -------
+    score : float
+        From 0 to 4.
+
+    Raises
+    ------
+    ValueError
+        If the number of rankings is 0 or not a multiple of 4.
+
+    See Also
+    --------
+    oxford_score : Score of the protocol of Oxford Buildings.
+
+    Examples
+    --------
     >>> ukbench_score([[0, 1, 2, 3], [1, 9, 0, 8], [2], [3, 2]])
     2.25
     """
@@ -65,8 +107,27 @@ def ukbench_score(rankings: Sequence[ArrayLike]) -> float:
 
 
 def oxford_score(queries: Iterable[OxfordQuery], rank: Callable[[OxfordQuery], Iterable[str]]) -> float:
-    """Mean average precision over queries; ``rank`` returns the ranked image names of a query, without extension.
+    """Mean average precision over queries.
 
+    Parameters
+    ----------
+    queries : iterable of OxfordQuery
+        Queries with their ground truth.
+    rank : callable
+        Returns the ranked image names of a query, without extension.
+
+    Returns
+    -------
+    score : float
+        From 0 to 1.
+
+    See Also
+    --------
+    read_oxford : Read the queries.
+    average_precision : Score of one query.
+
+    Examples
+    --------
     >>> query = OxfordQuery("tower_1", "tower", (0, 0, 9, 9), frozenset({"a", "b"}), frozenset())
     >>> oxford_score([query], lambda query: ["a", "b", "x"])
     1.0
@@ -77,6 +138,29 @@ def oxford_score(queries: Iterable[OxfordQuery], rank: Callable[[OxfordQuery], I
 def read_oxford(folder: str | os.PathLike[str]) -> list[OxfordQuery]:
     """Read the ground truth of Oxford or Paris Buildings: ``NAME_query.txt``, ``_good``, ``_ok`` and ``_junk``.
 
+    Parameters
+    ----------
+    folder : str or PathLike
+        Folder of the text files.
+
+    Returns
+    -------
+    queries : list of OxfordQuery
+        Queries in the order of their names.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no query, or one of its files is missing.
+    FileFormatError
+        A ``ValueError``: a query has no box or no positive images.
+
+    See Also
+    --------
+    oxford_score : Score of a search.
+
+    Examples
+    --------
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     texts = {"query": "oxc1_tower 1 2 30 40", "good": "a", "ok": "b", "junk": "c"}

@@ -44,10 +44,30 @@ def save_colmap_tree(
 ) -> None:
     """Write a vocabulary tree without images for COLMAP (3.12 and later).
 
-    The model must be fitted to descriptors in COLMAP's format, as ``root_bytes`` returns them: RootSIFT times 512.
-    ``descriptors``, an (m, 128) array like its training data, are for the Hamming embedding, and ``random_state`` is
-    the seed of its random projection.
+    Parameters
+    ----------
+    path : str or PathLike
+        File to write; an existing one is replaced atomically.
+    model : fitted estimator
+        Fitted to descriptors in COLMAP's format, as ``root_bytes`` returns them: RootSIFT times 512.
+    descriptors : (m, 128) array
+        Descriptors like the training data of the model, for the Hamming embedding.
+    random_state : int, default=0
+        Seed of the random projection of the Hamming embedding.
 
+    Raises
+    ------
+    ValueError
+        If words or descriptors do not have 128 dimensions.
+    ImportError
+        If FAISS is not installed: ``pip install 'closure-kmeans[faiss]'``.
+
+    See Also
+    --------
+    read_colmap_descriptors : Descriptors to fit the model to.
+
+    Examples
+    --------
     >>> from tempfile import TemporaryDirectory
     >>> from closure_kmeans.datasets import load_sift
     >>> from closure_kmeans.retrieval import root_bytes
@@ -101,9 +121,41 @@ def _embed(
 
 
 def read_colmap_descriptors(path: str | os.PathLike[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read the SIFT descriptors of all images in COLMAP's ``database.db``, an (m, 128) array, and their offsets.
+    """Read the SIFT descriptors of all images in COLMAP's ``database.db``, ordered by image id.
 
-    Descriptors are ordered by image id. The i-th image with descriptors holds rows ``offsets[i]:offsets[i + 1]``.
+    Parameters
+    ----------
+    path : str or PathLike
+        The database, which is opened for reading only.
+
+    Returns
+    -------
+    descriptors : (m, 128) array of uint8
+        Descriptors of all images.
+    offsets : (n + 1,) array of int64
+        The i-th image with descriptors holds rows ``offsets[i]:offsets[i + 1]``.
+
+    Raises
+    ------
+    FileFormatError
+        A ``ValueError``: the file is damaged, or not a database of COLMAP.
+
+    See Also
+    --------
+    save_colmap_tree : Write a vocabulary for COLMAP.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = f"{folder}/database.db"
+    ...     with closing(sqlite3.connect(path)) as database:
+    ...         _ = database.execute("CREATE TABLE descriptors (image_id, rows, cols, data)")
+    ...         _ = database.execute("INSERT INTO descriptors VALUES (1, 2, 128, ?)", [bytes(256)])
+    ...         database.commit()
+    ...     descriptors, offsets = read_colmap_descriptors(path)
+    >>> descriptors.shape, offsets.tolist()
+    ((2, 128), [0, 2])
     """
     path = Path(path)
     file_size(path, minimum=1)
@@ -130,8 +182,29 @@ def _read_blob(path: Path, n_rows: int, n_columns: int, data: bytes | None) -> N
 
 
 def read_vise_descriptors(path: str | os.PathLike[str]) -> NDArray[Any]:
-    """Open VISE's ``traindesc.bin``, memory-mapped: uint8 or float32 descriptors.
+    """Open VISE's ``traindesc.bin``, memory-mapped.
 
+    Parameters
+    ----------
+    path : str or PathLike
+        File of descriptors.
+
+    Returns
+    -------
+    descriptors : (m, d) array of uint8 or float32
+        The descriptors.
+
+    Raises
+    ------
+    FileFormatError
+        A ``ValueError``: the file is truncated, damaged, or not of VISE.
+
+    See Also
+    --------
+    save_vise_words : Write words for VISE.
+
+    Examples
+    --------
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     _ = Path(folder, "traindesc.bin").write_bytes(struct.pack("<IB", 2, 0) + bytes([1, 2, 3, 4]))
@@ -155,8 +228,29 @@ def read_vise_descriptors(path: str | os.PathLike[str]) -> NDArray[Any]:
 def save_vise_words(path: str | os.PathLike[str], model: BaseKMeans, n_descriptors: int, seed: int = 0) -> None:
     """Write the centres of a model as VISE's ``bowcluster.bin``.
 
-    ``n_descriptors`` is the number of descriptors that the model was fitted to.
+    Parameters
+    ----------
+    path : str or PathLike
+        File to write; an existing one is replaced atomically.
+    model : fitted estimator
+        Its centres are the words.
+    n_descriptors : int
+        Number of descriptors that the model was fitted to.
+    seed : int, default=0
+        Seed that the file names.
 
+    Raises
+    ------
+    ValueError
+        If the file would have 4 GiB or more, which VISE cannot read.
+
+    See Also
+    --------
+    read_vise_words : Read the file.
+    read_vise_descriptors : Descriptors to fit the model to.
+
+    Examples
+    --------
     >>> from tempfile import TemporaryDirectory
     >>> model = ClosureKMeans(2, random_state=0).fit([[0.0, 0.0], [1.0, 0.0], [9.0, 9.0]])
     >>> with TemporaryDirectory() as folder:
@@ -176,7 +270,36 @@ def save_vise_words(path: str | os.PathLike[str], model: BaseKMeans, n_descripto
 
 
 def read_vise_words(path: str | os.PathLike[str]) -> NDArray[np.float32]:
-    """Read the centres in VISE's ``bowcluster.bin``, memory-mapped."""
+    """Read the centres in VISE's ``bowcluster.bin``, memory-mapped.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        File of words.
+
+    Returns
+    -------
+    centers : (k, d) array of float32
+        The words.
+
+    Raises
+    ------
+    FileFormatError
+        A ``ValueError``: the file is truncated, damaged, or not of VISE.
+
+    See Also
+    --------
+    save_vise_words : Write the file.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> model = ClosureKMeans(2, random_state=0).fit([[0.0], [1.0], [8.0], [9.0]])
+    >>> with TemporaryDirectory() as folder:
+    ...     save_vise_words(f"{folder}/bowcluster.bin", model, n_descriptors=4)
+    ...     sorted(read_vise_words(f"{folder}/bowcluster.bin").ravel().tolist())
+    [0.5, 8.5]
+    """
     path = Path(path)
     size = file_size(path, minimum=VISE_HEADER.size)
     with path.open("rb") as file:
@@ -205,6 +328,10 @@ class BOWKMeansTrainer:
     **settings
         Parameters of :class:`~closure_kmeans.ClosureKMeans`.
 
+    See Also
+    --------
+    closure_kmeans.retrieval.learn_vocabulary : Learn words for this library.
+
     Examples
     --------
     >>> from closure_kmeans.datasets import load_sift
@@ -231,7 +358,29 @@ class BOWKMeansTrainer:
         self._descriptors: list[NDArray[Any]] = []
 
     def add(self, descriptors: ArrayLike) -> None:
-        """Add descriptors, one a row."""
+        """Add descriptors.
+
+        Parameters
+        ----------
+        descriptors : (m, d) array
+            One descriptor per row, at least one.
+
+        Raises
+        ------
+        ValueError
+            If the shape differs, or the number of columns is not that of earlier descriptors.
+
+        See Also
+        --------
+        BOWKMeansTrainer.cluster : Cluster the descriptors.
+
+        Examples
+        --------
+        >>> trainer = BOWKMeansTrainer(2)
+        >>> trainer.add(np.zeros((3, 128), np.uint8))
+        >>> trainer.descriptorsCount()
+        3
+        """
         rows = np.asarray(descriptors)
         if rows.ndim != 2 or 0 in rows.shape:
             raise ValueError(f"descriptors must have shape (m, d), got {rows.shape}")
@@ -242,19 +391,90 @@ class BOWKMeansTrainer:
         self._descriptors.append(rows)
 
     def getDescriptors(self) -> list[NDArray[Any]]:  # noqa: N802
-        """All descriptors that were added."""
+        """All descriptors that were added.
+
+        Returns
+        -------
+        descriptors : list of (m, d) array
+            One array per call of ``add``.
+
+        See Also
+        --------
+        BOWKMeansTrainer.add : Add descriptors.
+
+        Examples
+        --------
+        >>> trainer = BOWKMeansTrainer(2)
+        >>> trainer.add(np.zeros((3, 128), np.uint8))
+        >>> [rows.shape for rows in trainer.getDescriptors()]
+        [(3, 128)]
+        """
         return self._descriptors
 
     def descriptorsCount(self) -> int:  # noqa: N802
-        """Number of descriptors."""
+        """Number of descriptors.
+
+        Returns
+        -------
+        count : int
+            Rows of all arrays that were added.
+
+        See Also
+        --------
+        BOWKMeansTrainer.add : Add descriptors.
+
+        Examples
+        --------
+        >>> BOWKMeansTrainer(2).descriptorsCount()
+        0
+        """
         return sum(map(len, self._descriptors))
 
     def clear(self) -> None:
-        """Remove all descriptors."""
+        """Remove all descriptors.
+
+        See Also
+        --------
+        BOWKMeansTrainer.add : Add descriptors.
+
+        Examples
+        --------
+        >>> trainer = BOWKMeansTrainer(2)
+        >>> trainer.add(np.zeros((3, 128), np.uint8))
+        >>> trainer.clear()
+        >>> trainer.descriptorsCount()
+        0
+        """
         self._descriptors = []
 
     def cluster(self, descriptors: ArrayLike | None = None) -> NDArray[np.float32]:
-        """Cluster the given descriptors, or all that were added; return the words, (clusterCount, d) float32."""
+        """Cluster descriptors.
+
+        Parameters
+        ----------
+        descriptors : (m, d) array, optional
+            Descriptors to cluster; by default all that were added.
+
+        Returns
+        -------
+        words : (clusterCount, d) array of float32
+            The centres of the best fit.
+
+        Raises
+        ------
+        ValueError
+            If there are no descriptors.
+
+        See Also
+        --------
+        BOWKMeansTrainer.add : Add descriptors.
+
+        Examples
+        --------
+        >>> trainer = BOWKMeansTrainer(2, random_state=0)
+        >>> sorted(trainer.cluster([[0.0], [1.0], [8.0], [9.0]]).ravel().tolist())
+        [0.5, 8.5]
+        """
         if descriptors is None:
             if not self._descriptors:
                 raise ValueError("descriptors must be added before they can be clustered")

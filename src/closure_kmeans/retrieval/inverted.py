@@ -32,12 +32,32 @@ class InvertedFile(NamedTuple):
 
     @property
     def n_images(self) -> int:
-        """Number of images, N."""
+        """Number of images, N.
+
+        See Also
+        --------
+        append : Add images.
+
+        Examples
+        --------
+        >>> invert([0, 1, 1], [0, 2, 3], n_words=4).n_images
+        2
+        """
         return int(self.norms.shape[1])
 
     @property
     def n_words(self) -> int:
-        """Number of words, k."""
+        """Number of words, k.
+
+        See Also
+        --------
+        invert : Takes the number.
+
+        Examples
+        --------
+        >>> invert([0, 1, 1], [0, 2, 3], n_words=4).n_words
+        4
+        """
         return len(self.idf)
 
 
@@ -51,9 +71,34 @@ class Ranking(NamedTuple):
 def invert(words: ArrayLike, offsets: ArrayLike, n_words: int, *, weights: ArrayLike | None = None) -> InvertedFile:
     """Build the inverted file from the words of each image.
 
-    Image i holds ``words[offsets[i]:offsets[i + 1]]``: the word of each region, or each row its r words. ``n_words`` is
-    the size of the vocabulary. Each word has a weight, by default 1.
+    Parameters
+    ----------
+    words : array-like of int, shape (m,) or (m, r)
+        Word of each region, or its r words.
+    offsets : array-like of int, shape (N + 1,)
+        Image i holds ``words[offsets[i]:offsets[i + 1]]``.
+    n_words : int
+        Size of the vocabulary.
+    weights : array-like of float, optional
+        Weight of each word, by default 1.
 
+    Returns
+    -------
+    file : InvertedFile
+        Inverted lists of all words.
+
+    Raises
+    ------
+    ValueError
+        If a word is not in the vocabulary, or the offsets do not rise from 0 to the number of regions.
+
+    See Also
+    --------
+    append : Add images.
+    rank : Search.
+
+    Examples
+    --------
     >>> file = invert([0, 1, 1, 2, 0], [0, 3, 5], n_words=4)
     >>> file.images.tolist(), file.starts.tolist()
     ([0, 1, 0, 1], [0, 2, 3, 4, 4])
@@ -66,6 +111,28 @@ def append(
 ) -> InvertedFile:
     """Append images; returns a new inverted file.
 
+    Parameters
+    ----------
+    file : InvertedFile
+        Remains as it is.
+    words : array-like of int, shape (m,) or (m, r)
+        Words of the regions of the new images, as in ``invert``.
+    offsets : array-like of int, shape (n + 1,)
+        New image i holds ``words[offsets[i]:offsets[i + 1]]``.
+    weights : array-like of float, optional
+        Weight of each word, by default 1.
+
+    Returns
+    -------
+    file : InvertedFile
+        Inverted file of all images; the new ones come last.
+
+    See Also
+    --------
+    remove : Remove images.
+
+    Examples
+    --------
     >>> file = invert([0, 1], offsets=[0, 1, 2], n_words=3)
     >>> append(file, [2, 2], offsets=[0, 2]).n_images
     3
@@ -75,8 +142,26 @@ def append(
 
 
 def remove(file: InvertedFile, images: ArrayLike) -> InvertedFile:
-    """Remove images; later images are renumbered without gaps.
+    """Remove images; returns a new inverted file.
 
+    Parameters
+    ----------
+    file : InvertedFile
+        Remains as it is.
+    images : array-like of int
+        Numbers of the images to remove.
+
+    Returns
+    -------
+    file : InvertedFile
+        Inverted file of the other images, renumbered without gaps.
+
+    See Also
+    --------
+    append : Add images.
+
+    Examples
+    --------
     >>> file = invert([0, 1], offsets=[0, 1, 2], n_words=3)
     >>> remove(file, [0]).n_images
     1
@@ -94,10 +179,33 @@ def rank(
     norm: str = "l1",
     n_results: int | None = None,
 ) -> Ranking:
-    """Rank the images that share words with a query; its words and weights are like those of ``invert``.
+    """Rank the images that share words with a query.
 
-    ``norm``, "l1" or "l2", is the norm of the tf-idf vectors. By default all images with a score above 0 are ranked.
+    Parameters
+    ----------
+    file : InvertedFile
+        Images to search.
+    words : array-like of int, shape (m,) or (m, r)
+        Words of the regions of the query, as in ``invert``.
+    weights : array-like of float, optional
+        Weight of each word, by default 1.
+    norm : {"l1", "l2"}, default="l1"
+        Norm of the tf-idf vectors.
+    n_results : int, optional
+        Largest number of images; by default all with a score above 0.
 
+    Returns
+    -------
+    ranking : Ranking
+        Images by descending score.
+
+    See Also
+    --------
+    ImageIndex.search : Search with spatial verification.
+    rerank : Put verified images first.
+
+    Examples
+    --------
     >>> file = invert([0, 1, 1, 2, 0], [0, 3, 5], n_words=4)
     >>> rank(file, [1, 1, 0])
     Ranking(images=array([0]), scores=array([1.]))

@@ -30,9 +30,41 @@ GREY, BLACK, WHITE = (150, 150, 150), (0, 0, 0), (255, 255, 255)
 def draw_results(
     index: ImageIndex, query_path: str | os.PathLike[str], results: Sequence[Result], box: Box | None = None
 ) -> Image.Image:
-    """Draw the query and its results in rows, with names and scores; verified results have a green frame.
+    """Draw the query and its results in rows, with names and scores.
 
-    An image that no longer exists is drawn as a blank tile that says so.
+    Verified results have a green frame. An image that no longer exists is drawn as a blank tile that says so.
+
+    Parameters
+    ----------
+    index : ImageIndex
+        Index that was searched.
+    query_path : str or PathLike
+        Image file of the query.
+    results : sequence of Result
+        Results of the search.
+    box : (x1, y1, x2, y2), optional
+        Box of the query, which is drawn.
+
+    Returns
+    -------
+    picture : PIL.Image.Image
+        The sheet.
+
+    See Also
+    --------
+    save_picture : Write it to a file.
+
+    Examples
+    --------
+    >>> from closure_kmeans.datasets import load_sift
+    >>> from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, learn_vocabulary
+    >>> rows, where = load_sift()[:600], np.random.default_rng(0).uniform(1, 300, (600, 4))
+    >>> photos = Collection(["a", "b", "c"], None, where, rows, [0, 200, 400, 600], [], Extraction())
+    >>> index = ImageIndex(learn_vocabulary(rows, 100, random_state=0))
+    >>> index.add(photos)
+    >>> found = index.search(index.query_of(0), n_results=2)
+    >>> draw_results(index, "a", found).mode
+    'RGB'
     """
     tiles = [_tile(Path(query_path), Path(query_path).name, "query", RED, box)]
     for result in results:
@@ -45,6 +77,22 @@ def draw_results(
 def draw_rows(rows: Sequence[Image.Image]) -> Image.Image:
     """Stack pictures vertically.
 
+    Parameters
+    ----------
+    rows : sequence of PIL.Image.Image
+        Pictures from top to bottom, at least one.
+
+    Returns
+    -------
+    picture : PIL.Image.Image
+        As wide as the widest picture.
+
+    See Also
+    --------
+    draw_results : Rows of results.
+
+    Examples
+    --------
     >>> from PIL import Image
     >>> draw_rows([Image.new("RGB", (30, 10)), Image.new("RGB", (20, 10))]).size
     (30, 20)
@@ -63,8 +111,44 @@ def draw_matches(
 ) -> Image.Image:
     """Draw the query and a result side by side, with lines between their inlier regions.
 
-    Of many regions, every n-th is drawn. A line of text names the result. ``box`` is the box of the query, and is
-    drawn.
+    Of many regions, every n-th is drawn. A line of text names the result.
+
+    Parameters
+    ----------
+    index : ImageIndex
+        Index that was searched.
+    query_path : str or PathLike
+        Image file of the query.
+    query : Query
+        Query of the search.
+    result : Result
+        One of the results.
+    verification : Verification, optional
+        Settings of the spatial verification.
+    box : (x1, y1, x2, y2), optional
+        Box of the query, which is drawn.
+
+    Returns
+    -------
+    picture : PIL.Image.Image
+        The sheet.
+
+    See Also
+    --------
+    draw_results : Overview of all results.
+
+    Examples
+    --------
+    >>> from closure_kmeans.datasets import load_sift
+    >>> from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, learn_vocabulary
+    >>> rows, where = load_sift()[:600], np.random.default_rng(0).uniform(1, 300, (600, 4))
+    >>> photos = Collection(["a", "b", "c"], None, where, rows, [0, 200, 400, 600], [], Extraction())
+    >>> index = ImageIndex(learn_vocabulary(rows, 100, random_state=0))
+    >>> index.add(photos)
+    >>> query = index.query_of(0)
+    >>> [best] = index.search(query, n_results=1)
+    >>> draw_matches(index, "a", query, best).mode
+    'RGB'
     """
     other = index.places_of(result.image)
     alignment = align(query.places, other, verification or Verification())
@@ -108,6 +192,19 @@ def _paste(pictures: Sequence[Image.Image], corners: Iterable[tuple[int, int]]) 
 def save_picture(path: str | os.PathLike[str], picture: Image.Image) -> None:
     """Write a picture atomically.
 
+    Parameters
+    ----------
+    path : str or PathLike
+        File to write; its extension is the format.
+    picture : PIL.Image.Image
+        Picture to write.
+
+    See Also
+    --------
+    draw_results : Picture of results.
+
+    Examples
+    --------
     >>> from PIL import Image
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
