@@ -550,7 +550,7 @@ def test_a_worker_that_keeps_dying():
     # No other blocks: Dask blames all tasks that wait for the worker, and may name any of them.
     rows = da.from_delayed(dask.delayed(end_the_worker)(), (100, 128), np.uint8)
     with dask.config.set({"distributed.scheduler.allowed-failures": 1}), local_cluster(1) as cluster:
-        message = r"looking at the rows: .*end_the_worker.* ended its worker 2 times, and is given up"
+        message = r"looking at the rows: .*end_the_worker.* ended its worker 2 times, and is not run again"
         with pytest.raises(ChildProcessError, match=message):
             new_model(cluster.scheduler_address, 5).fit(rows)
 
@@ -585,7 +585,7 @@ def test_a_shard_that_ends_its_worker(shards):
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         client.register_plugin(KnowsDeadlyFiles())
-        message = rf"reading the headers: deadly://{shards}/0.npy ended its worker 2 times, and is given up"
+        message = rf"reading the headers: deadly://{shards}/0.npy ended its worker 2 times, and is not run again"
         with pytest.raises(ChildProcessError, match=message):
             new_model(client).fit(f"deadly://{shards}")
 

@@ -138,10 +138,8 @@ def test_the_cells_of_many_words_are_kept(celled, collection, tmp_path, monkeypa
         ("starts", lambda a: np.append(a[:-2], [a[-1], a[-1]])),
         ("middles", lambda a: a * np.nan),
         ("middles", lambda a: a[:1]),
-        ("axes", lambda a: 1.01 * np.eye(len(a), 31)),
-        ("axes", lambda a: np.full((len(a), 3), np.nan)),
-        ("axes", lambda a: a.astype(np.float32)),
-        ("axes", lambda a: a[:-1]),
+        ("middles", lambda a: a.astype(np.float64)),
+        ("middles", lambda a: a[:, :-1]),
     ],
 )
 def test_cells_that_do_not_add_up(celled, tmp_path, name, change):
