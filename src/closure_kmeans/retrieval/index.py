@@ -92,8 +92,24 @@ PAPER_STEPS = Steps(embedding=False, burstiness=False, assignment=1, expansion=0
 class ImageIndex:
     """Image collection that is searched by image.
 
-    ``extraction`` holds the settings of the feature extraction, for images of the index and for queries. ``names`` are
-    the paths of the images relative to their folders, and ``folders`` are those at the time that they were added.
+    Parameters
+    ----------
+    vocabulary : Vocabulary
+        Words of the index.
+    extraction : Extraction, optional
+        Settings of the feature extraction, for images of the index and for queries.
+
+    Attributes
+    ----------
+    names : list of str
+        Paths of the images relative to their folders.
+    folders : list of str
+        Folders of the images at the time that these were added.
+
+    See Also
+    --------
+    learn_vocabulary : Learn the words.
+    collect : Extract the features of the images.
 
     Examples
     --------
@@ -133,9 +149,38 @@ class ImageIndex:
         *,
         verbose: int = 0,
     ) -> None:
-        """Add the images of a collection; their names must be new.
+        """Add the images of a collection.
 
-        ``words`` and ``signatures`` are those of its regions, if they are known. ``verbose=1`` shows a progress bar.
+        Parameters
+        ----------
+        collection : Collection
+            Images with new names, and their features.
+        words : Words, optional
+            Words of the regions, if they are known.
+        signatures : (m,) array of uint64, optional
+            Signatures of the regions, if they are known.
+        verbose : int, default=0
+            1 shows a progress bar.
+
+        Raises
+        ------
+        ValueError
+            If a name is in the index already, occurs twice, or leaves its folder.
+
+        See Also
+        --------
+        ImageIndex.remove : Remove images.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, learn_vocabulary
+        >>> rows, where = load_sift()[:600], np.random.default_rng(0).uniform(1, 300, (600, 4))
+        >>> photos = Collection(["a", "b", "c"], None, where, rows, [0, 200, 400, 600], [], Extraction())
+        >>> index = ImageIndex(learn_vocabulary(rows, 100, random_state=0))
+        >>> index.add(photos)
+        >>> len(index)
+        3
         """
         check_names(collection.names, known=set(self.names))
         words = words or self.vocabulary.assign(collection.descriptors, verbose=verbose)
@@ -156,7 +201,34 @@ class ImageIndex:
         self.names = [*self.names, *collection.names]
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove images by name."""
+        """Remove images by name.
+
+        Parameters
+        ----------
+        names : str or iterable of str
+            Names of the images. Later images are renumbered without gaps.
+
+        Raises
+        ------
+        ValueError
+            If the index does not hold one of the images; it then remains as it is.
+
+        See Also
+        --------
+        ImageIndex.add : Add images.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, learn_vocabulary
+        >>> rows, where = load_sift()[:600], np.random.default_rng(0).uniform(1, 300, (600, 4))
+        >>> photos = Collection(["a", "b", "c"], None, where, rows, [0, 200, 400, 600], [], Extraction())
+        >>> index = ImageIndex(learn_vocabulary(rows, 100, random_state=0))
+        >>> index.add(photos)
+        >>> index.remove(["a"])
+        >>> index.names
+        ['b', 'c']
+        """
         check_uncut(self._inverted.images)
         number = {name: image for image, name in enumerate(self.names)}
         asked = [names] if isinstance(names, str) else list(names)
@@ -175,11 +247,63 @@ class ImageIndex:
         return list_regions(places, file.idf) if self.vocabulary.embedding else None
 
     def path_of(self, image: int) -> Path:
-        """Path of an image at the time that it was added."""
+        """Path of an image at the time that it was added.
+
+        Parameters
+        ----------
+        image : int
+            Number of the image in the index.
+
+        Returns
+        -------
+        path : Path
+            Folder and name.
+
+        See Also
+        --------
+        ImageIndex.holds : Whether a file is in the index.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, learn_vocabulary
+        >>> rows, where = load_sift()[:600], np.random.default_rng(0).uniform(1, 300, (600, 4))
+        >>> photos = Collection(["a", "b", "c"], None, where, rows, [0, 200, 400, 600], [], Extraction())
+        >>> index = ImageIndex(learn_vocabulary(rows, 100, random_state=0))
+        >>> index.add(photos._replace(folder="photos"))
+        >>> index.path_of(1).as_posix()
+        'photos/b'
+        """
         return Path(self.folders[self._folder_of[image]]) / self.names[image]
 
     def holds(self, path: str | os.PathLike[str]) -> bool:
-        """Whether a file is one of the images, provided that their folders have not moved."""
+        """Whether a file is one of the images, provided that their folders have not moved.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            Path of the file.
+
+        Returns
+        -------
+        is_held : bool
+            False for images without a folder.
+
+        See Also
+        --------
+        ImageIndex.path_of : Path of an image.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, learn_vocabulary
+        >>> rows, where = load_sift()[:600], np.random.default_rng(0).uniform(1, 300, (600, 4))
+        >>> photos = Collection(["a", "b", "c"], None, where, rows, [0, 200, 400, 600], [], Extraction())
+        >>> index = ImageIndex(learn_vocabulary(rows, 100, random_state=0))
+        >>> index.add(photos._replace(folder=str(Path("photos").resolve())))
+        >>> index.holds("photos/b"), index.holds("photos/d")
+        (True, False)
+        """
         place = Path(path).resolve()
         return any(
             place.is_relative_to(folder) and place.relative_to(folder).as_posix() in self.names
@@ -197,10 +321,47 @@ class ImageIndex:
         n_nearest: int | None = None,
         assignment: int = ASSIGNMENT,
     ) -> Query:
-        """Extract the features of an image, only those inside a box (x1, y1, x2, y2) if one is given.
+        """Extract the features of an image as a query.
 
-        ``n_nearest`` is the number of words of a region for tf-idf, by default as in the vocabulary, and ``assignment``
-        that for signatures: ``Steps.assignment`` may be smaller.
+        Parameters
+        ----------
+        image : str, PathLike or array
+            File or pixels: see `load_image`.
+        box : (x1, y1, x2, y2), optional
+            Use only the features inside this box, in pixels.
+        n_nearest : int, optional
+            Number of words of a region for tf-idf, by default as in the vocabulary.
+        assignment : int, default=6
+            Number of words of a region for signatures; ``Steps.assignment`` may be smaller.
+
+        Returns
+        -------
+        query : Query
+            Words and positions of the regions.
+
+        Raises
+        ------
+        ImageError
+            If the image cannot be used.
+        ValueError
+            If there are no features.
+
+        See Also
+        --------
+        ImageIndex.make_query : Query from extracted features.
+        ImageIndex.search : Search by the query.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, learn_vocabulary
+        >>> rows, where = load_sift()[:600], np.random.default_rng(0).uniform(1, 300, (600, 4))
+        >>> photos = Collection(["a", "b", "c"], None, where, rows, [0, 200, 400, 600], [], Extraction())
+        >>> index = ImageIndex(learn_vocabulary(rows, 100, random_state=0))
+        >>> noise = np.random.default_rng(0).integers(0, 256, (64, 64), np.uint8)
+        >>> query = index.read_query(noise)
+        >>> query.words.words.shape[1]
+        1
         """
         from closure_kmeans.features import local_features
 
@@ -221,7 +382,49 @@ class ImageIndex:
         n_nearest: int | None = None,
         assignment: int = ASSIGNMENT,
     ) -> Query:
-        """Query from extracted features, and their ``words`` if they are known; see ``read_query``."""
+        """Make a query from extracted features.
+
+        Parameters
+        ----------
+        keypoints : (m, 4) or (m, 5) array
+            Circles (x, y, diameter, angle) or ellipses (x, y, a, b, c), as those of the index.
+        descriptors : (m, d) array
+            Descriptor of each region.
+        words : Words, optional
+            Words of the regions, if they are known.
+        box : (x1, y1, x2, y2), optional
+            Use only the features inside this box, in pixels.
+        n_nearest : int, optional
+            Number of words of a region for tf-idf, by default as in the vocabulary.
+        assignment : int, default=6
+            Number of words of a region for signatures; ``Steps.assignment`` may be smaller.
+
+        Returns
+        -------
+        query : Query
+            Words and positions of the regions.
+
+        Raises
+        ------
+        ValueError
+            If there are no features, or none inside the box.
+
+        See Also
+        --------
+        ImageIndex.read_query : Query from an image.
+        ImageIndex.search : Search by the query.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, learn_vocabulary
+        >>> rows, where = load_sift()[:600], np.random.default_rng(0).uniform(1, 300, (600, 4))
+        >>> photos = Collection(["a", "b", "c"], None, where, rows, [0, 200, 400, 600], [], Extraction())
+        >>> index = ImageIndex(learn_vocabulary(rows, 100, random_state=0))
+        >>> query = index.make_query(where[:200], rows[:200], box=(0, 0, 300, 300))
+        >>> query.places.keypoints.shape
+        (200, 4)
+        """
         check.integer("assignment", assignment, 1)
         points, rows = np.asarray(keypoints, np.float32), np.asarray(descriptors)
         if box is not None:
@@ -238,7 +441,41 @@ class ImageIndex:
         return query._replace(signed=SignedWords(signed.words[order], signed.signatures[order]))
 
     def query_of(self, image: int, *, box: Box | None = None) -> Query:
-        """Query by an image of the index, with the nearest word of each region."""
+        """Query by an image of the index, with the nearest word of each region.
+
+        Parameters
+        ----------
+        image : int
+            Number of the image in the index.
+        box : (x1, y1, x2, y2), optional
+            Use only the features inside this box, in pixels.
+
+        Returns
+        -------
+        query : Query
+            Words and positions of the regions.
+
+        Raises
+        ------
+        ValueError
+            If the index is empty, or the image has no features, or none inside the box.
+
+        See Also
+        --------
+        ImageIndex.read_query : Query by another image.
+        ImageIndex.search : Search by the query.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, learn_vocabulary
+        >>> rows, where = load_sift()[:600], np.random.default_rng(0).uniform(1, 300, (600, 4))
+        >>> photos = Collection(["a", "b", "c"], None, where, rows, [0, 200, 400, 600], [], Extraction())
+        >>> index = ImageIndex(learn_vocabulary(rows, 100, random_state=0))
+        >>> index.add(photos)
+        >>> len(index.query_of(1).places.words)
+        200
+        """
         self._check_not_empty()
         check_uncut(self._places.words)
         own = self._places.of(image)
@@ -258,11 +495,52 @@ class ImageIndex:
         verification: Verification | None = None,
         n_threads: int | None = None,
     ) -> list[Result]:
-        """Find the images most similar to a query: ``n_results`` of them, or with None all that match it.
+        """Find the images most similar to a query.
 
-        ``norm``, "l1" or "l2", is the norm of the tf-idf vectors, and ``steps`` take the place of tf-idf or refine the
-        results. The best ``n_rerank`` images are verified spatially, by ``n_threads`` threads; those with more inliers
-        than chance explains come first.
+        Parameters
+        ----------
+        query : Query
+            Query for this index.
+        norm : {"l1", "l2"}, default="l1"
+            Norm of the tf-idf vectors.
+        n_results : int or None, default=10
+            Number of results; ``None`` returns all images that match the query.
+        n_rerank : int, default=0
+            Number of the best images that are verified spatially; images with more inliers than chance explains come
+            first.
+        steps : Steps, optional
+            Steps that replace tf-idf or refine the results.
+        verification : Verification, optional
+            Settings of the spatial verification.
+        n_threads : int, optional
+            Number of threads of the verification; by default the number of CPUs available to the process.
+
+        Returns
+        -------
+        results : list of Result
+            Best first.
+
+        Raises
+        ------
+        ValueError
+            If the index is empty, or a parameter is out of range.
+
+        See Also
+        --------
+        ImageIndex.read_query : Query by an image.
+        rank : Ranking by tf-idf only.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, learn_vocabulary
+        >>> rows, where = load_sift()[:600], np.random.default_rng(0).uniform(1, 300, (600, 4))
+        >>> photos = Collection(["a", "b", "c"], None, where, rows, [0, 200, 400, 600], [], Extraction())
+        >>> index = ImageIndex(learn_vocabulary(rows, 100, random_state=0))
+        >>> index.add(photos)
+        >>> best = index.search(index.query_of(1), n_rerank=3)[0]
+        >>> best.name, best.verified
+        ('b', True)
         """
         self._check_not_empty()
         check.integer("n_rerank", n_rerank, 0)
@@ -329,13 +607,68 @@ class ImageIndex:
             raise ValueError("the index must hold images, but is empty")
 
     def places_of(self, image: int) -> Places:
-        """Words and positions of an image's regions."""
+        """Words and positions of an image's regions.
+
+        Parameters
+        ----------
+        image : int
+            Number of the image in the index.
+
+        Returns
+        -------
+        places : Places
+            Places of one image.
+
+        Raises
+        ------
+        ValueError
+            If the index is empty, or the image has no features.
+
+        See Also
+        --------
+        align : Transformation between two pictures.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, learn_vocabulary
+        >>> rows, where = load_sift()[:600], np.random.default_rng(0).uniform(1, 300, (600, 4))
+        >>> photos = Collection(["a", "b", "c"], None, where, rows, [0, 200, 400, 600], [], Extraction())
+        >>> index = ImageIndex(learn_vocabulary(rows, 100, random_state=0))
+        >>> index.add(photos)
+        >>> index.places_of(1).keypoints.shape
+        (200, 4)
+        """
         return self.query_of(image).places
 
     # -- the file ------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the index into one file, atomically."""
+        """Write the index into one file.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            File to write; an existing one is replaced atomically.
+
+        See Also
+        --------
+        ImageIndex.load : Open the file.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from closure_kmeans.datasets import load_sift
+        >>> from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, learn_vocabulary
+        >>> rows, where = load_sift()[:600], np.random.default_rng(0).uniform(1, 300, (600, 4))
+        >>> photos = Collection(["a", "b", "c"], None, where, rows, [0, 200, 400, 600], [], Extraction())
+        >>> index = ImageIndex(learn_vocabulary(rows, 100, random_state=0))
+        >>> index.add(photos)
+        >>> with TemporaryDirectory() as folder:
+        ...     index.save(f"{folder}/photos.safetensors")
+        ...     ImageIndex.load(f"{folder}/photos.safetensors").names
+        ['a', 'b', 'c']
+        """
         check_uncut(self._inverted.images)
         unmap(self, Path(path))
         arrays, facts = pack_vocabulary(self.vocabulary)
@@ -350,10 +683,37 @@ class ImageIndex:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Open an index file. The vocabulary is read, the other arrays are memory-mapped; no other file is opened.
 
+        Parameters
+        ----------
+        path : str or PathLike
+            File written by ``save``.
+
+        Returns
+        -------
+        ImageIndex
+            The index.
+
         Raises
         ------
         FileFormatError
             A ``ValueError``: the file is truncated, damaged, or not an index.
+
+        See Also
+        --------
+        ImageIndex.save : Write the file.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from closure_kmeans.datasets import load_sift
+        >>> from closure_kmeans.retrieval import Collection, Extraction, ImageIndex, learn_vocabulary
+        >>> rows, where = load_sift()[:600], np.random.default_rng(0).uniform(1, 300, (600, 4))
+        >>> photos = Collection(["a", "b", "c"], None, where, rows, [0, 200, 400, 600], [], Extraction())
+        >>> index = ImageIndex(learn_vocabulary(rows, 100, random_state=0))
+        >>> with TemporaryDirectory() as folder:
+        ...     index.save(f"{folder}/empty.safetensors")
+        ...     len(ImageIndex.load(f"{folder}/empty.safetensors"))
+        0
         """
         path = Path(path)
         path.stat()

@@ -38,7 +38,28 @@ class Places(NamedTuple):
     signatures: NDArray[np.uint64] | None = None  # (m,) of the Hamming embedding
 
     def of(self, image: int) -> Places:
-        """Places of one image."""
+        """Places of one image.
+
+        Parameters
+        ----------
+        image : int
+            Number of the image.
+
+        Returns
+        -------
+        places : Places
+            Regions of the image.
+
+        See Also
+        --------
+        place : Make places.
+
+        Examples
+        --------
+        >>> places = place([5, 2, 7], [[0, 0, 9, 0], [4, 4, 9, 0], [1, 1, 9, 0]], offsets=[0, 2, 3])
+        >>> places.of(0).words.tolist()
+        [2, 5]
+        """
         own = slice(self.offsets[image], self.offsets[image + 1])
         signatures = None if self.signatures is None else self.signatures[own]
         return place(self.words[own], self.keypoints[own], signatures=signatures)
@@ -61,7 +82,29 @@ class Matches(NamedTuple):
     transforms: NDArray[np.float64] = np.empty((0, 2, 3))  # (n, 2, 3) affine transformations of the query
 
     def strengths(self, settings: Verification) -> NDArray[Any]:
-        """Values that images are ranked by: their inliers, or the weights of these."""
+        """Values that images are ranked by.
+
+        Parameters
+        ----------
+        settings : Verification
+            Settings that the images were matched with.
+
+        Returns
+        -------
+        strengths : (n,) array
+            Weights of the inliers if ``settings.weighted``, otherwise their numbers.
+
+        See Also
+        --------
+        rerank : Rank by these values.
+
+        Examples
+        --------
+        >>> four = np.array([4])
+        >>> matches = Matches(pairs=four, inliers=four, places=four, weights=np.array([2.5]))
+        >>> matches.strengths(Verification()).tolist(), matches.strengths(Verification(weighted=False)).tolist()
+        ([2.5], [4])
+        """
         return self.weights if settings.weighted else self.inliers
 
 
@@ -80,8 +123,36 @@ def place(
     offsets: ArrayLike | None = None,
     signatures: NDArray[np.uint64] | None = None,
 ) -> Places:
-    """Sort the regions of each image by word; without ``offsets`` there is one image.
+    """Sort the regions of each image by word.
 
+    Parameters
+    ----------
+    words : array-like of int, shape (m,)
+        Word of each region.
+    keypoints : (m, 4) or (m, 5) array
+        Circles (x, y, diameter, angle) or ellipses (x, y, a, b, c).
+    offsets : array-like of int, shape (N + 1,), optional
+        Image i holds rows ``offsets[i]:offsets[i + 1]``; by default there is one image.
+    signatures : (m,) array of uint64, optional
+        Signatures of the Hamming embedding.
+
+    Returns
+    -------
+    places : Places
+        The sorted regions.
+
+    Raises
+    ------
+    ValueError
+        If ``keypoints`` has another shape.
+
+    See Also
+    --------
+    align : Transformation between two pictures.
+    match_images : Match a query with images.
+
+    Examples
+    --------
     >>> place([5, 2], [[0, 0, 9, 0], [4, 4, 9, 0]]).words.tolist()
     [2, 5]
     """
@@ -145,8 +216,33 @@ def check_verification(settings: Verification, query: Places, others: Places) ->
 
 
 def align(query: Places, other: Places, settings: Verification = Verification()) -> Alignment:  # noqa: B008
-    """Estimate the transformation between two pictures, each given by the places of a single image.
+    """Estimate the transformation between two pictures.
 
+    Parameters
+    ----------
+    query : Places
+        Places of a single image.
+    other : Places
+        Places of another single image.
+    settings : Verification, optional
+        Settings of the spatial verification.
+
+    Returns
+    -------
+    alignment : Alignment
+        Transformation and inliers; NaN and none if no word is in both pictures.
+
+    Raises
+    ------
+    ValueError
+        If the pictures differ in the kind of keypoints, or the settings do not fit them.
+
+    See Also
+    --------
+    match_images : Numbers of inliers of many images.
+
+    Examples
+    --------
     >>> x, y = np.array([0, 10, 0, 10, 5]), np.array([0, 0, 10, 10, 5])
     >>> here = place(np.arange(5), np.stack([x, y, 0 * x + 4, 0 * x], axis=1))
     >>> there = place(np.arange(5), np.stack([x + 7, y, 0 * x + 4, 0 * x], axis=1))
@@ -195,8 +291,38 @@ def match_images(
 ) -> Matches:
     """Match a query with images: numbers of matched regions, of inliers and of distinct places.
 
-    ``idf`` are the weights of the words, by default 1.
+    Parameters
+    ----------
+    query : Places
+        Places of a single image.
+    places : Places
+        Places of all images.
+    images : (n,) array of int64
+        Numbers of the images to match.
+    settings : Verification, optional
+        Settings of the spatial verification.
+    n_threads : int, optional
+        Number of threads; by default the number of CPUs available to the process.
+    idf : (k,) array of float32, optional
+        Weights of the words, by default 1.
 
+    Returns
+    -------
+    matches : Matches
+        Numbers for each of the images.
+
+    Raises
+    ------
+    ValueError
+        If the query and the images differ in the kind of keypoints, or the settings do not fit them.
+
+    See Also
+    --------
+    beyond_chance : Which images are verified.
+    align : Inliers of one image.
+
+    Examples
+    --------
     >>> corners = [[0, 0, 4, 0], [10, 0, 4, 0], [0, 10, 4, 0], [10, 10, 4, 0]]
     >>> query = place([0, 1, 2, 3], corners)
     >>> images = place([0, 1, 2, 3, 7, 8], [*corners, *corners[:2]], offsets=[0, 4, 6])
@@ -239,6 +365,25 @@ def beyond_chance(matches: Matches, tolerance: float) -> NDArray[np.bool_]:
     not counted as evidence, in each compared image. Regions closer than the tolerance are not independent and count
     once.
 
+    Parameters
+    ----------
+    matches : Matches
+        Matches of a query with all compared images.
+    tolerance : float
+        Tolerance of the verification, relative to the size of the pictures.
+
+    Returns
+    -------
+    verified : (n,) array of bool
+        Whether each image is verified.
+
+    See Also
+    --------
+    match_images : Match a query with images.
+    rerank : Put verified images first.
+
+    Examples
+    --------
     >>> eight = np.array([8, 8])
     >>> beyond_chance(Matches(pairs=np.array([10, 1000]), inliers=eight, places=eight), tolerance=0.04).tolist()
     [True, False]
@@ -253,9 +398,28 @@ def beyond_chance(matches: Matches, tolerance: float) -> NDArray[np.bool_]:
 def rerank(ranking: Ranking, inliers: NDArray[Any], verified: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Order that puts verified images first, by inliers (or their weights) and then by score.
 
-    The others keep their order. ``inliers`` and ``verified`` belong to the first images of the ranking, which were
-    verified.
+    The others keep their order.
 
+    Parameters
+    ----------
+    ranking : Ranking
+        Images by score.
+    inliers : (n,) array
+        Inliers, or their weights, of the first n images of the ranking.
+    verified : (n,) array of bool
+        Whether these images are verified.
+
+    Returns
+    -------
+    order : (r,) array of int64
+        Places in the ranking, best first.
+
+    See Also
+    --------
+    beyond_chance : Which images are verified.
+
+    Examples
+    --------
     >>> ranking = Ranking(np.array([8, 3, 5]), np.array([0.5, 0.4, 0.3]))
     >>> order = rerank(ranking, np.array([4, 12]), np.array([False, True]))
     >>> ranking.images[order].tolist()

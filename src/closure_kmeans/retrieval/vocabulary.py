@@ -48,6 +48,24 @@ BRANCHINGS = range(6, 25)
 def tree_shape(n_words: int) -> tuple[int, int]:
     """Branching and depth of the tree whose number of leaves is closest to a number of words; about 10 children each.
 
+    Parameters
+    ----------
+    n_words : int
+        Number of words.
+
+    Returns
+    -------
+    branching : int
+        Number of children of a node.
+    depth : int
+        Number of levels.
+
+    See Also
+    --------
+    closure_kmeans.baselines.HierarchicalKMeans : Takes both numbers.
+
+    Examples
+    --------
     >>> tree_shape(100_000)
     (10, 5)
     """
@@ -75,7 +93,27 @@ class Words(NamedTuple):
     weights: NDArray[np.float32] | None  # (m, r) weight of each word; None for 1
 
     def of(self, regions: slice | NDArray[Any]) -> Words:
-        """Words of some of the regions."""
+        """Words of some of the regions.
+
+        Parameters
+        ----------
+        regions : slice or array
+            Slice, mask or numbers of the regions.
+
+        Returns
+        -------
+        words : Words
+            Words and weights of these regions.
+
+        See Also
+        --------
+        Vocabulary.assign : Words of descriptors.
+
+        Examples
+        --------
+        >>> Words(np.array([[3], [1], [4]]), None).of(slice(2)).words.tolist()
+        [[3], [1]]
+        """
         return Words(self.words[regions], None if self.weights is None else self.weights[regions])
 
 
@@ -94,6 +132,11 @@ class Vocabulary:
         Words per region; with more than one, weighted by distance (soft assignment).
     embedding : bool, default=False
         Whether regions have signatures (Hamming embedding), too; a region then has one word.
+
+    See Also
+    --------
+    learn_vocabulary : Learn the words.
+    ImageIndex : Index of images by their words.
 
     Examples
     --------
@@ -118,16 +161,57 @@ class Vocabulary:
 
     @property
     def n_words(self) -> int:
-        """Number of words in all levels."""
+        """Number of words in all levels.
+
+        See Also
+        --------
+        tree_shape : Shape of a tree of words.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> learn_vocabulary(load_sift()[:500], 50, random_state=0).n_words
+        50
+        """
         if self.levels == 1:
             return len(self.model.cluster_centers_)
         return sum(len(level.centers) for level in self.model.levels_[-self.levels :])
 
     def assign(self, descriptors: ArrayLike, n_nearest: int | None = None, *, verbose: int = 0) -> Words:
-        """Assign each descriptor to its ``n_nearest`` words, by default the constructor's. ``verbose=1`` shows a bar.
+        """Assign descriptors to their nearest words.
 
         Several words are weighted by ``exp(-d² / 2 s²)`` (Philbin et al. 2008), where s² is the mean squared distance
         of the training descriptors to their own words.
+
+        Parameters
+        ----------
+        descriptors : (m, d) array
+            Descriptors like those that the words were learned from.
+        n_nearest : int, optional
+            Number of words per descriptor, by default the constructor's.
+        verbose : int, default=0
+            1 shows a progress bar.
+
+        Returns
+        -------
+        words : Words
+            Words, the nearest first, and their weights; with several levels, followed by the words of their ancestors.
+
+        Raises
+        ------
+        ValueError
+            If ``n_nearest`` exceeds the number of words.
+
+        See Also
+        --------
+        Vocabulary.words_of_fit : Words of the training descriptors.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> vocabulary = learn_vocabulary(load_sift()[:500], 50, random_state=0)
+        >>> vocabulary.assign(load_sift()[:3], n_nearest=2).words.shape
+        (3, 2)
         """
         n_nearest = self.n_nearest if n_nearest is None else n_nearest
         check_nearest(n_nearest, len(self.model.cluster_centers_))
@@ -148,7 +232,30 @@ class Vocabulary:
         """Words of the descriptors that the vocabulary was learned from: the labels of cluster closures, unsearched.
 
         Nearly all of these are the nearest word. `assign` searches where other methods learned the words, from a sample
-        or in another process, and where a region has several words. The other arguments are its own.
+        or in another process, and where a region has several words.
+
+        Parameters
+        ----------
+        descriptors : (m, d) array
+            Descriptors that the vocabulary was learned from, in the same order.
+        verbose : int, default=0
+            1 shows a progress bar.
+
+        Returns
+        -------
+        words : Words
+            Words of the descriptors.
+
+        See Also
+        --------
+        Vocabulary.assign : Words of any descriptors.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> rows = load_sift()[:500]
+        >>> learn_vocabulary(rows, 50, random_state=0).words_of_fit(rows).words.shape
+        (500, 1)
         """
         labels = getattr(self.model, "labels_", ())
         if self.n_nearest > 1 or len(labels) != len(descriptors) or not isinstance(self.model, ClosureKMeans):
@@ -156,7 +263,32 @@ class Vocabulary:
         return Words(np.asarray(labels)[:, np.newaxis], None)
 
     def signatures(self, descriptors: NDArray[Any], words: Words) -> NDArray[np.uint64] | None:
-        """Signatures of descriptors whose words are known; None without ``embedding``, or of several words each."""
+        """Signatures of descriptors whose words are known (Hamming embedding).
+
+        Parameters
+        ----------
+        descriptors : (m, d) array
+            Descriptors.
+        words : Words
+            Their words.
+
+        Returns
+        -------
+        signatures : (m,) array of uint64 or None
+            ``None`` without ``embedding``, or if the descriptors have several words each.
+
+        See Also
+        --------
+        Vocabulary.sign_query : Signatures for several words.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> rows = load_sift()[:500]
+        >>> vocabulary = learn_vocabulary(rows, 50, embedding=True, random_state=0)
+        >>> vocabulary.signatures(rows, vocabulary.assign(rows)).dtype
+        dtype('uint64')
+        """
         if not self.embedding or words.words.shape[1] > 1:
             return None
         groups = self.hyperplanes.groups[words.words[:, 0]]
@@ -174,7 +306,34 @@ class Vocabulary:
         return found
 
     def sign_query(self, descriptors: NDArray[Any], words: Words, assignment: int) -> SignedWords | None:
-        """Several words of descriptors, the known nearest one first, and their signatures; see ``signatures``."""
+        """Several words of descriptors, the known nearest one first, and their signatures.
+
+        Parameters
+        ----------
+        descriptors : (m, d) array
+            Descriptors of a query.
+        words : Words
+            Their nearest words.
+        assignment : int
+            Number of words per descriptor.
+
+        Returns
+        -------
+        signed : SignedWords or None
+            Words and signatures, one row per descriptor; ``None`` as for ``signatures``.
+
+        See Also
+        --------
+        Vocabulary.signatures : Signatures for one word.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> rows = load_sift()[:500]
+        >>> vocabulary = learn_vocabulary(rows, 50, embedding=True, random_state=0)
+        >>> vocabulary.sign_query(rows[:3], vocabulary.assign(rows[:3]), assignment=2).signatures.shape
+        (3, 2)
+        """
         if not self.embedding or words.words.shape[1] > 1:
             return None
         rows, (groups, thresholds) = self._compared(descriptors), self.hyperplanes
@@ -186,7 +345,19 @@ class Vocabulary:
 
     @cached_property
     def hyperplanes(self) -> Embedding:
-        """Hyperplanes of the signatures, made when first needed."""
+        """Hyperplanes of the signatures, made when first needed.
+
+        See Also
+        --------
+        Vocabulary.signatures : Uses them.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> vocabulary = learn_vocabulary(load_sift()[:500], 50, embedding=True, random_state=0)
+        >>> vocabulary.hyperplanes.groups.shape
+        (50,)
+        """
         return learn_embedding(self.model, as_bytes=self.root)
 
     def _compared(self, descriptors: NDArray[Any]) -> NDArray[Any]:
@@ -203,7 +374,29 @@ class Vocabulary:
         return Words(self.with_levels(words), np.tile(weights.astype(np.float32), self.levels))
 
     def with_levels(self, words: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Words of the last level, followed by the words of their ancestors, ``levels`` levels in all."""
+        """Words of the last level, followed by the words of their ancestors, ``levels`` levels in all.
+
+        Parameters
+        ----------
+        words : (m, r) array of int32
+            Words of the last level.
+
+        Returns
+        -------
+        words : (m, r * levels) array of int32
+            Words of all levels.
+
+        See Also
+        --------
+        Vocabulary.assign : Words of descriptors.
+
+        Examples
+        --------
+        >>> from closure_kmeans.datasets import load_sift
+        >>> vocabulary = learn_vocabulary(load_sift()[:500], 36, method="hkm", levels=2, random_state=0)
+        >>> vocabulary.with_levels(np.zeros((3, 1), np.int32)).shape
+        (3, 2)
+        """
         columns, n_below = [words], 0
         for level in self.model.levels_[: -self.levels : -1] if self.levels > 1 else ():
             nodes = np.searchsorted(level.starts, columns[-1] - n_below, side="right") - 1
@@ -286,6 +479,21 @@ def learn_vocabulary(
     **settings
         Parameters of the estimator, such as ``max_iter``, ``n_threads`` or ``verbose``.
 
+    Returns
+    -------
+    vocabulary : Vocabulary
+        The words and their settings.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer descriptors than words, or a parameter is out of range.
+
+    See Also
+    --------
+    collect : Descriptors of images.
+    save_vocabulary : Write the vocabulary to a file.
+
     Examples
     --------
     >>> from closure_kmeans.datasets import load_sift
@@ -312,6 +520,22 @@ def learn_vocabulary(
 def root_bytes(descriptors: ArrayLike) -> NDArray[np.uint8]:
     """RootSIFT as uint8: 512 times the values, which rarely exceed 0.5; a quarter of the memory of float32.
 
+    Parameters
+    ----------
+    descriptors : (m, d) array
+        SIFT descriptors: finite values, not negative.
+
+    Returns
+    -------
+    rooted : (m, d) array of uint8
+        Larger values are clipped to 255.
+
+    See Also
+    --------
+    closure_kmeans.features.root_sift : The same in float32.
+
+    Examples
+    --------
     >>> root_bytes([[0, 1, 15, 0]])
     array([[  0, 128, 255,   0]], dtype=uint8)
     """
@@ -345,6 +569,19 @@ def _root_all(descriptors: NDArray[Any], n_threads: int | None) -> NDArray[np.ui
 def save_vocabulary(path: str | os.PathLike[str], vocabulary: Vocabulary) -> None:
     """Write a vocabulary into one ``.safetensors`` file.
 
+    Parameters
+    ----------
+    path : str or PathLike
+        File to write; an existing one is replaced atomically.
+    vocabulary : Vocabulary
+        Vocabulary to write.
+
+    See Also
+    --------
+    load_vocabulary : Read the file.
+
+    Examples
+    --------
     >>> from tempfile import TemporaryDirectory
     >>> from closure_kmeans.datasets import load_sift
     >>> vocabulary = learn_vocabulary(load_sift()[:500], 10, random_state=0)
@@ -357,7 +594,39 @@ def save_vocabulary(path: str | os.PathLike[str], vocabulary: Vocabulary) -> Non
 
 
 def load_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
-    """Read a saved vocabulary."""
+    """Read a saved vocabulary.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        File written by ``save_vocabulary``.
+
+    Returns
+    -------
+    vocabulary : Vocabulary
+        Assigns descriptors to the same words as the saved one.
+
+    Raises
+    ------
+    FileFormatError
+        A ``ValueError``: the file is truncated, damaged, or not a vocabulary.
+
+    See Also
+    --------
+    save_vocabulary : Write the file.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from closure_kmeans.datasets import load_sift
+    >>> rows = load_sift()[:500]
+    >>> vocabulary = learn_vocabulary(rows, 10, random_state=0)
+    >>> with TemporaryDirectory() as folder:
+    ...     save_vocabulary(f"{folder}/words.safetensors", vocabulary)
+    ...     loaded = load_vocabulary(f"{folder}/words.safetensors")
+    >>> bool((loaded.assign(rows).words == vocabulary.assign(rows).words).all())
+    True
+    """
     path = Path(path)
     path.stat()
     with reading(path, "a vocabulary"):
