@@ -3,8 +3,8 @@ Cluster on Dask
 ===============
 
 For rows that do not fit on one machine, ``DistributedClosureKMeans`` gives each worker a part of them; only sums and
-centres of clusters are exchanged. Its parameters are those of ``ClosureKMeans``, and ``client``, the Dask cluster, and
-``storage``, a folder or URL that all workers share.
+centres of clusters are exchanged. It has the parameters of ``ClosureKMeans`` and two more: ``client``, the
+Dask cluster, and ``storage``, a folder or URL that all workers share.
 
 Needs ``pip install '.[dask]'``.
 """

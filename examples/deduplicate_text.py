@@ -3,8 +3,8 @@ Semantic deduplication of text (SemDeDup)
 =========================================
 
 Comparing strings misses copies that differ in a few words. SemDeDup (Abbas et al. 2023) embeds all texts, clusters the
-embeddings, and compares only within clusters: of texts more similar than a threshold, one is kept. With many small
-clusters the comparison is cheap. Opposites can be similar, too: check what is dropped.
+embeddings, and compares only within clusters: of texts more similar than a threshold, only one is kept.
+With many small clusters the comparison is cheap. Texts of opposite meaning can be similar, too: check what is dropped.
 
 The encoder is WordLlama, whose package contains its weights. The texts are the docstrings of Python's standard library.
 Needs ``pip install '.[plot]' wordllama``, and Python 3.13 or earlier.

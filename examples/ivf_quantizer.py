@@ -2,9 +2,9 @@
 Train an IVF quantiser and plug it into FAISS
 =============================================
 
-An inverted file (IVF) searches only the lists whose centres are nearest to the query. More lists are shorter lists, but
-training many centres by exact k-means is slow. This guide trains them on all rows with ``ClosureKMeans`` and builds
-FAISS indexes with them.
+An inverted file (IVF) searches only the lists whose centres are nearest to the query. With more lists each is
+shorter, but training many centres by exact k-means is slow. This guide trains them on all rows with ``ClosureKMeans``
+and builds FAISS indexes with them.
 
 Needs ``pip install '.[faiss,plot]'``.
 """

@@ -30,8 +30,8 @@ vectors = pa.FixedSizeListArray.from_arrays(base.ravel(), base.shape[1])
 table = pa.table({"id": np.arange(len(base)), "vector": vectors})
 
 # %%
-# The same table twice: Lance trains the centres of the first, those of the second are given. The time is that of
-# training, assignment and writing.
+# Write the same table twice, once with centres trained by Lance and once with ours. The times include training,
+# assignment and writing.
 
 N_LISTS, NAMES = 500, ("centres of Lance", "centres of ClosureKMeans")
 folder = tempfile.TemporaryDirectory()
@@ -43,7 +43,7 @@ for own, name in enumerate(NAMES):
     print(f"{name}: {time.perf_counter() - began:.1f} s")
 
 # %%
-# Read the data sets back, and count how many of the true ten nearest rows Lance finds in some of the lists.
+# Recall of the ten nearest rows against the number of lists searched per query, read from the files.
 
 probes = [1, 2, 4, 8, 16]
 for own, name in enumerate(NAMES):
@@ -55,5 +55,5 @@ for own, name in enumerate(NAMES):
         recall.append(np.mean([np.isin(ids, true).mean() for ids, true in zip(found, truth, strict=True)]))
     print(name, dict(zip(probes, np.round(recall, 3).tolist(), strict=True)))
     plt.plot(probes, recall, marker="o", label=name)
-plt.legend(title="recall of the ten nearest, by lists that a query looks into")
+plt.legend(title="recall of the ten nearest against lists searched per query")
 plt.show()

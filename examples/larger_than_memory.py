@@ -3,8 +3,8 @@ Cluster a file larger than memory
 =================================
 
 ``ClosureKMeans`` reads memory maps in their own dtype, without a copy in float32. With ``memory_limit`` it also limits
-its own memory: it writes the rows, sorted, to a temporary file, and reads that slab by slab. Each slab includes the
-centres near it, so that points can move to clusters of other slabs.
+its own memory: it writes the rows, sorted, to a temporary file, and reads that slab by slab. The points of a
+slab are also compared with the centres near it, so that they can move to clusters of other slabs.
 
 Needs ``pip install '.[plot]'``, and disk space for a copy of the file in the temporary folder (environment variable
 TMPDIR).
@@ -21,8 +21,8 @@ from closure_kmeans.datasets import load_sift
 from closure_kmeans.vectors import open_vectors, save_vectors
 
 # %%
-# Sample data: mixtures of SIFT descriptors in a folder of shards. Any file or folder that ``open_vectors`` opens can be
-# used instead.
+# Sample data: means of pairs of SIFT descriptors, in a folder of shards. Any file or folder that ``open_vectors`` opens
+# can be used instead.
 
 folder = Path(mkdtemp())
 sift, rng = load_sift(), np.random.default_rng(0)

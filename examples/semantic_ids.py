@@ -2,10 +2,10 @@
 Give texts semantic ids
 =======================
 
-A semantic id is a short tuple of cluster numbers: what two items have in common shows in the prefix that their ids
-share. Recommenders and generative retrieval (TIGER, Rajput et al. 2023) predict such ids number by number. Residual
-k-means makes them: the first level clusters the embeddings, each further one what its centres leave. The items are the
-docstrings of Python's standard library. Needs ``pip install '.[plot]' wordllama``, for now Python 3.13 at most.
+A semantic id is a short tuple of cluster numbers; similar items share a prefix of their ids. Recommenders and
+generative retrieval (TIGER, Rajput et al. 2023) predict such ids number by number. Residual k-means computes them: the
+first level clusters the embeddings, each further one the residuals (embeddings minus centres). The items are the
+docstrings of Python's standard library. Needs ``pip install '.[plot]' wordllama``, and Python 3.13 or earlier.
 """
 
 import ast
@@ -29,16 +29,14 @@ has_words = np.linalg.norm(vectors, axis=1) > 0.5
 texts, vectors = np.array(texts)[has_words], vectors[has_words]
 
 # %%
-# Three levels of 64 clusters would tell 262,144 items apart; a fourth number tells apart those that share all three.
+# Three levels of 64 clusters give 262,144 possible ids; a fourth distinguishes items with the same three numbers.
 
 model = ResidualKMeans([64, 64, 64], metric="cosine", unique=True, random_state=0).fit(vectors)
 codes = model.encode(vectors)
-print(
-    f"{len(texts):,} texts, {model.report(vectors).unique:.1%} as many ids of three numbers; with four all are unique"
-)
+print(f"{len(texts):,} texts; distinct ids per text: {model.report(vectors).unique:.1%} by three numbers, 100% by four")
 
 # %%
-# Items with the same first two numbers are about the same thing.
+# Items with the same first two numbers are about the same topic.
 
 pairs, sizes = np.unique(codes[:, :2], axis=0, return_counts=True)
 for pair in pairs[np.argsort(-sizes)][5:8]:
@@ -46,11 +44,11 @@ for pair in pairs[np.argsort(-sizes)][5:8]:
     print("\n".join(f"{own:26} {texts[row][:70]}" for own, row in zip(as_text(codes[rows]), rows, strict=True)))
 
 # %%
-# How often does a text share a prefix with its nearest neighbour, and how often with any other text?
+# How often a text shares a prefix with its nearest neighbour, and with a random text.
 
 neighbours = CenterIndex(vectors).search(vectors, n_nearest=2)[0][:, 1]
 strangers = np.random.default_rng(0).permutation(len(texts))
-for name, others in (("its nearest neighbour", neighbours), ("any other", strangers)):
+for name, others in (("its nearest neighbour", neighbours), ("a random text", strangers)):
     shared = [(codes[:, :n] == codes[others, :n]).all(axis=1).mean() for n in (1, 2, 3)]
     plt.plot((1, 2, 3), shared, marker="o", label=f"with {name}")
     print(f"share a prefix with {name}:", np.round(shared, 3).tolist())
