@@ -27,7 +27,6 @@ EXPERIMENTS = {"sift-2k": "2,000", "sift-10k": "10,000", "sift-100k": "100,000"}
 METHODS = {
     OURS: "**`ClosureKMeans`**",
     "faiss.Kmeans, all rows (exact Lloyd)": "`faiss.Kmeans`: exact Lloyd, 25 iterations",
-    "scikit-learn MiniBatchKMeans, large batches": "scikit-learn `MiniBatchKMeans`",
     "superkmeans, hierarchical, all rows": "`superkmeans`: hierarchical",
 }
 
@@ -70,7 +69,7 @@ def format_comparison(results: dict[str, Table]) -> str:
                 faster = f"{as_number(faster):,.{0 if as_number(faster) >= 10 else 1}f}×"
             reached = reached if reached == "–" else f"{reached} s"
             lines.append([n_clusters, title, f"{row['time, s']} s", distortion, reached, faster])
-    header = ("clusters", "method", "time", "distortion", "`ClosureKMeans` reaches it after", "faster")
+    header = ("clusters", "method", "time", "distortion", "`ClosureKMeans` reaches it after", "speed-up")
     return markdown_table(header, lines, n_left=2)
 
 
@@ -85,7 +84,7 @@ def fill(text: str, results: dict[str, Table]) -> str:
     million = results["million"]
     largest = (
         f"10,000,000 rows into 1,000,000 clusters take {million['time, s']['measured']} s and "
-        f"{million['peak memory, GB']['measured']} GB (`python -m benchmarks.million`)."
+        f"{million['peak memory, GB']['measured']} GB of memory (`python -m benchmarks.million`)."
     )
     return f"{before}{BEGIN}\n{format_comparison(results)}\n\n{largest}\n{END}{after}"
 
