@@ -5,7 +5,6 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from safetensors.numpy import save_file
 from sklearn.base import clone
 
 import closure_kmeans
-from closure_kmeans import PAPER, ClosureKMeans, Method, environment, files, iteration, load
+from closure_kmeans import PAPER, ClosureKMeans, Method, files, iteration, load
 from closure_kmeans.checkpoint import _checksum, read_centers, read_status
 from closure_kmeans.clusters import sample_accuracy
 from closure_kmeans.datasets import load_sift
@@ -316,20 +315,6 @@ def test_penalties_are_kept_in_another_order(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="have another order"):
         model(**parameters, max_iter=7).fit(X, resume="anyway")
     np.testing.assert_array_equal(seen[0], penalties)
-
-
-def test_a_blas_that_another_package_has_loaded_does_not_matter(monkeypatch):
-    own = environment.environment()
-    libraries = environment.blas_libraries()
-
-    def mkl(path):
-        return SimpleNamespace(info=lambda: {"internal_api": "mkl", "version": "2024", "filepath": path})
-
-    other = mkl("/lib/site-packages/torch/lib/libmkl.so")
-    monkeypatch.setattr(environment, "blas_libraries", lambda: [*libraries, other])
-    assert environment.environment() == own
-    monkeypatch.setattr(environment, "blas_libraries", lambda: [mkl("/usr/lib/libmkl.so")])
-    assert environment.environment() == own | {"BLAS": "mkl 2024"}
 
 
 def test_centers_of_a_damaged_checkpoint(tmp_path):

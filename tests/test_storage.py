@@ -1,9 +1,7 @@
 import json
 import os
-import signal
 import subprocess
 import sys
-from contextlib import nullcontext
 from importlib import import_module
 
 import numpy as np
@@ -11,13 +9,12 @@ import pandas as pd
 import pytest
 from mutations import read_mutated
 from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 from sklearn.exceptions import NotFittedError
 
 import closure_kmeans
 from closure_kmeans import ClosureKMeans, Method, cells, load, search, storage
 from closure_kmeans.baselines import ApproximateKMeans, CanopyKMeans, HierarchicalKMeans, LloydKMeans
-from closure_kmeans.files import unfinished, unless_held
 from closure_kmeans.points import map_of
 from closure_kmeans.tensors import KEY
 from closure_kmeans.vectors import FileFormatError
@@ -97,36 +94,6 @@ def test_bad_hierarchies(rows, path, arrays, message):
     HierarchicalKMeans(branching=4, depth=2, random_state=0, max_iter=2).fit(rows).save(path)
     with pytest.raises(FileFormatError, match=message):
         load(_edited(path, arrays))
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_a_model_is_saved_to_the_file_that_its_labels_are_mapped_from(model, path, training, refused):
-    model.save(path, training=True)
-    loaded = load(path)
-    assert map_of(loaded.labels_) is not None
-    loaded.save(path.with_name("other.safetensors"), training=training)
-    assert map_of(loaded.labels_) is not None
-    loaded.save(path, training=training)
-    np.testing.assert_array_equal(loaded.labels_, model.labels_)
-    assert path.read_bytes() == path.with_name("other.safetensors").read_bytes()
-    path.unlink()
-    assert refused == []
-
-
-def test_a_file_that_is_held_elsewhere(model, path, refused):
-    model.save(path, training=True)
-    before = path.read_bytes()
-    labels = load(path).labels_
-    advice = "could not be written: .*mapped; close the arrays and programs that have it open or mapped$"
-    with pytest.raises(PermissionError, match=advice):
-        model.save(path)
-    assert set(refused) == {str(path)}
-    assert (path.read_bytes(), os.listdir(path.parent)) == (before, [path.name])
-    assert len(labels) == 2000
-    waiting = [labels]
-    waiting.append(waiting)  # a cycle, as the traceback of an error may be
-    del labels, waiting
-    model.save(path)
 
 
 def test_a_checkpoint_is_no_model(rows, path, tmp_path):
@@ -418,74 +385,5 @@ def test_ten_thousand_damaged_models(model, path):
     assert memory < 4 * path.stat().st_size + (8 << 20)
 
 
-KILLED = """
-import resource, signal
-from pathlib import Path
-import numpy as np
-from closure_kmeans.tensors import write_tensors
-signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # larger files are a reason to die
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-write_tensors(Path({path!r}), "model", {{"zeros": np.zeros(100_000)}}, {{}})
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_a_kill_while_writing_leaves_what_can_be_found_again(path):
-    done = subprocess.run([sys.executable, "-c", KILLED.format(path=str(path))])
-    assert done.returncode == -signal.SIGXFSZ
-    assert list(path.parent.iterdir()) == list(unfinished(path))
-    assert len(list(unfinished(path))) == 1
-
-
-def test_other_tools_read_it(model, path):
-    model.save(path, training=True)
-    arrays = load_file(path)
-    np.testing.assert_array_equal(arrays["cluster_centers_"], model.cluster_centers_)
-    np.testing.assert_array_equal(arrays["labels_"], model.labels_)
-    with safe_open(path, "np") as file:
-        metadata = file.metadata()
-    save_file(arrays, path.with_name("library"), metadata)
-    assert path.read_bytes() == path.with_name("library").read_bytes()
-
-
-def test_a_disk_that_fills(model, rows, small_disk):
-    path = small_disk / "model.safetensors"
-    model.save(path)
-    before = path.read_bytes()
-    large = ClosureKMeans(1900, max_iter=1, random_state=0).fit(np.tile(rows, 2))
-    with pytest.raises(OSError, match=r"model\.safetensors' could not be written: No space left on device"):
-        large.save(path)
-    assert os.listdir(small_disk) == [path.name]
-    assert path.read_bytes() == before
-
-
-def test_a_folder_that_is_read_only(model, small_disk):
-    path = small_disk / "model.safetensors"
-    model.save(path)
-    before = path.read_bytes()
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(OSError, match=r"model\.safetensors' could not be written: Read-only file system"):
-        model.save(path)
-    assert os.listdir(small_disk) == [path.name]
-    assert path.read_bytes() == before
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_without_permission(model, path):
-    path.parent.chmod(0o500)
-    with pytest.raises(PermissionError, match="could not be written"):
-        model.save(path)
-    path.parent.chmod(0o700)
-
-
 def test_it_is_exported():
     assert closure_kmeans.load is load
-
-
-@pytest.mark.parametrize(("code", "passes"), [(32, False), (None, True)])
-def test_only_files_that_are_held_may_stay(code, passes):
-    """The error codes are those of Windows; any other refusal is an error."""
-    error = PermissionError(13, "refused")
-    error.winerror = code
-    with pytest.raises(PermissionError) if passes else nullcontext(), unless_held():
-        raise error

@@ -4,7 +4,6 @@ from itertools import count
 
 import numpy as np
 import pytest
-import reference
 from models import covering, model
 from stores import Spoiling, store_of
 
@@ -14,9 +13,8 @@ from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
 from closure_kmeans.metrics import assignment_accuracy
 from closure_kmeans.parallel import Threads
-from closure_kmeans.spherical import with_means
 from closure_kmeans.stores import Rule
-from closure_kmeans.stores.memory import MemoryStore, arrange_points
+from closure_kmeans.stores.memory import MemoryStore
 from closure_kmeans.trees import FreshNeighborhoods
 
 
@@ -25,20 +23,6 @@ def test_candidates_are_the_clusters_of_the_neighbors():
     X = load_sift()[:200]
     assert model(20, "paper", leaf_size=1, max_trees=1).fit(X).history_[0].n_candidates == 1
     assert covering(20).fit(X).history_[0].n_candidates == 20
-
-
-def test_the_means_of_directions():
-    """A mean lies on the way from the origin to its direction."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 8)) + 1
-    X /= np.linalg.norm(X, axis=1, keepdims=True)
-    with Threads(1) as threads:
-        points, _ = arrange_points(X, rng.random(300) + 0.5, 20, None, rng, threads)
-        labels = rng.permutation(300).astype(np.int32) % 20
-        clusters = update(points._replace(spherical=True), labels, 20, threads)
-        means = with_means(clusters, points.offset, threads)
-    expected, _, _ = reference.update_clusters(points.rows, points.weights, labels, np.zeros((20, 8)))
-    np.testing.assert_allclose(means.centers + points.offset, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0])

@@ -1,5 +1,3 @@
-import errno
-import os
 import pickle
 import struct
 import subprocess
@@ -15,7 +13,7 @@ import pytest
 import zarr
 from mutations import read_mutated
 
-from closure_kmeans import ClosureKMeans, files
+from closure_kmeans import ClosureKMeans
 from closure_kmeans.vectors import FileFormatError, Vectors, open_vectors, save_vectors
 
 N_ROWS, WIDTH = 50, 8
@@ -478,55 +476,6 @@ def test_writers_lose_nothing(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"the folder .* does not exist"):
         save_vectors(tmp_path / "none" / "a.npy", np.ones((2, 2)))
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="links and pipes")
-def test_links_stay_and_folders_and_devices_are_not_replaced(tmp_path):
-    real, link = tmp_path / "real.npy", tmp_path / "link.npy"
-    save_vectors(real, np.zeros((2, 2)))
-    link.symlink_to(real)
-    save_vectors(link, np.ones((2, 2)))
-    assert link.is_symlink()
-    assert np.load(real).all()
-    (tmp_path / "folder.npy").mkdir()
-    os.mkfifo(tmp_path / "pipe.npy")
-    for name in ("folder.npy", "pipe.npy"):
-        with pytest.raises(FileExistsError, match=f"{name}' could not be written: it exists and is not a regular file"):
-            save_vectors(tmp_path / name, np.ones((2, 2)))
-    assert len(list(tmp_path.iterdir())) == 4
-
-
-@pytest.mark.parametrize("trouble", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyboardInterrupt()])
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, trouble):
-    path = tmp_path / "a.npy"
-    save_vectors(path, np.ones((2, 2)))
-
-    def fail(_):
-        raise trouble
-
-    monkeypatch.setattr(files.os, "fsync", fail)
-    with pytest.raises(type(trouble)) as caught:
-        save_vectors(path, np.zeros((2, 2)))
-    if isinstance(trouble, OSError):
-        assert f"'{path}' could not be written: No space left" in str(caught.value)
-        assert caught.value.errno == errno.ENOSPC
-    assert list(tmp_path.iterdir()) == [path]
-    assert np.load(path).all()
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".fvecs", ".fbin"])
-def test_a_write_that_ends_early_says_why(tmp_path, suffix):
-    """The limit of the system on the size of files stands for a full disk."""
-    resource = pytest.importorskip("resource")
-    path = tmp_path / f"a{suffix}"
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    try:
-        with pytest.raises(OSError, match=f"a{suffix}' could not be written: {os.strerror(errno.EFBIG)}"):
-            save_vectors(path, np.ones((1000, 128), np.float32))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("suffix", [".fbin", ".fvecs", ".h5", ".parquet"])

@@ -1,18 +1,20 @@
-"""What users expect beyond the plain fit: the cosine metric, growing from a model, medoids, hierarchies."""
+"""The cosine metric: rows and centres of unit length."""
 
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import closures
-from sklearn.base import clone
-from sklearn.cluster import KMeans
 
 from closure_kmeans import ClosureKMeans, load
-from closure_kmeans.baselines import HierarchicalKMeans
+from closure_kmeans.clusters import update
 from closure_kmeans.datasets import load_sift
+from closure_kmeans.parallel import Threads
+from closure_kmeans.spherical import with_means
+from closure_kmeans.stores.memory import arrange_points
 
 
 @pytest.fixture(scope="module", name="X")
@@ -27,9 +29,6 @@ def normalized(X):
 
 def bits(model):
     return model.labels_.tobytes(), model.cluster_centers_.tobytes(), model.inertia_
-
-
-# -- cosine ------------------------------------------------------------------------------------------------------------
 
 
 def spherical_inertia(X, labels, k, weights):
@@ -153,122 +152,15 @@ def test_opposite_rows_have_a_center_all_the_same():
     assert model.inertia_ == 4
 
 
-# -- the centres of a model as a start --------------------------------------------------------------------------------
-
-
-def test_ids_are_kept_when_rows_are_added(X):
-    model = ClosureKMeans(150, random_state=0).fit(X[:2700])
-    after = ClosureKMeans(150, init=model.cluster_centers_, random_state=1).fit(X)
-    assert (after.labels_[:2700] == model.labels_).mean() > 0.8
-    distances = np.linalg.norm(after.cluster_centers_[:, np.newaxis] - model.cluster_centers_, axis=2)
-    assert (distances.argmin(axis=1) == np.arange(150)).mean() > 0.95
-
-
-def test_clusters_are_added_to_those_of_a_model(X):
-    model = ClosureKMeans(100, random_state=0).fit(X)
-    grown = ClosureKMeans(160, init=model.cluster_centers_, random_state=0, max_iter=1)
-    larger = clone(grown).fit(X)
-    assert len(np.unique(larger.labels_)) == 160
-    kept = larger.labels_ < 100
-    assert (larger.labels_[kept] == model.labels_[kept]).mean() > 0.8
-    assert larger.inertia_ < model.inertia_
-
-
-def test_models_of_scikit_learn_and_of_the_baselines(X):
-    for model in (KMeans(10, n_init=1, max_iter=2, random_state=0), HierarchicalKMeans(5, 2, max_iter=1)):
-        model.fit(X)
-        k = len(model.cluster_centers_)
-        start = ClosureKMeans(k, init=model.cluster_centers_, random_state=0, max_iter=1).fit(X)
-        assert start.inertia_ <= -model.score(X) * (1 + 1e-6)
-
-
-def test_a_model_is_no_start(X):
-    with pytest.raises(TypeError, match=r"init=model was removed in version 0\.2: use init=model"):
-        ClosureKMeans(10, init=ClosureKMeans(10)).fit(X)
-    for k, width in ((11, 128), (10, 64)):
-        message = rf"\(at most n_clusters, n_features\) = \(10, 128\), got \({k}, {width}\)"
-        with pytest.raises(ValueError, match=message):
-            ClosureKMeans(10, init=ClosureKMeans(k).fit(X[:, :width]).cluster_centers_).fit(X)
-
-
-def test_a_fit_from_centers_can_be_saved(X, tmp_path):
-    centers = ClosureKMeans(20, random_state=0).fit(X).cluster_centers_
-    ClosureKMeans(20, init=centers, random_state=0).fit(X).save(tmp_path / "model.safetensors")
-    assert load(tmp_path / "model.safetensors").init == "tree"
-
-
-# -- medoids -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-@pytest.mark.parametrize("given_labels", [False, True])
-def test_medoids(X, metric, given_labels):
-    model = ClosureKMeans(100, metric=metric, random_state=0).fit(X)
-    labels = model.labels_ if given_labels else model.predict(X)
-    medoids = model.medoids(X, labels if given_labels else None)
-    rows = normalized(X) if metric == "cosine" else X.astype(np.float64)
-    for j, center in enumerate(model.cluster_centers_.astype(np.float64)):
-        own = np.flatnonzero(labels == j)
-        distances = ((rows[own] - center) ** 2).sum(axis=1)
-        assert labels[medoids[j]] == j
-        assert ((rows[medoids[j]] - center) ** 2).sum() <= distances.min() * (1 + 1e-5)
-
-
-def test_medoids_of_other_rows():
-    X = np.array([[0.0], [1.0], [10.0], [11.0]])
-    model = ClosureKMeans(2, random_state=0).fit(X)
-    left, right = model.predict([[0.5], [10.5]])
-    medoids = model.medoids([[1.0], [0.0], [1.0]])
-    assert medoids[left] == 0  # of three equally near ones the first
-    assert medoids[right] == -1
-    assert medoids.dtype == np.int64
-
-
-def test_medoids_of_bad_labels(X):
-    model = ClosureKMeans(10, random_state=0).fit(X)
-    with pytest.raises(ValueError, match=r"labels must have shape \(3000,\)"):
-        model.medoids(X, [1, 2])
-
-
-# -- hierarchies -------------------------------------------------------------------------------------------------------
-
-
-def test_a_hierarchy_is_of_means(X):
-    model = ClosureKMeans(300, random_state=0).fit(X)
-    fine, coarse = model.hierarchy([40, 5])
-    in_fine = fine.parents[model.labels_]
-    for level, labels in ((fine, in_fine), (coarse, coarse.parents[in_fine])):
-        n_clusters = len(level.centers)
-        np.testing.assert_array_equal(np.bincount(labels, minlength=n_clusters), level.sizes)
-        assert level.sizes.min() > 0
-        means = [X[labels == j].mean(axis=0) for j in range(n_clusters)]
-        np.testing.assert_allclose(level.centers, means, rtol=1e-4, atol=1e-3)
-    direct = ClosureKMeans(40, random_state=0).fit(X).inertia_
-    inertia = ((X - fine.centers[in_fine]) ** 2).sum()
-    assert inertia < 1.1 * direct
-
-
-def test_a_hierarchy_of_a_loaded_model(X, tmp_path):
-    model = ClosureKMeans(100, random_state=0).fit(X)
-    model.save(tmp_path / "model.safetensors")
-    for own, loaded in zip(model.hierarchy([10]), load(tmp_path / "model.safetensors").hierarchy([10]), strict=True):
-        np.testing.assert_array_equal(own.parents, loaded.parents)
-        np.testing.assert_array_equal(own.centers, loaded.centers)
-
-
-def test_levels_must_shrink(X):
-    model = ClosureKMeans(10, random_state=0).fit(X)
-    with pytest.raises(ValueError, match="fewer clusters than the level below, which has 10, got 10"):
-        model.hierarchy([10])
-    with pytest.raises(ValueError, match="which has 5, got 6"):
-        model.hierarchy([5, 6])
-    with pytest.raises(TypeError, match=r"levels must be an integer, got 2\.5"):
-        model.hierarchy([2.5])
-    with pytest.raises(TypeError, match=r"levels must be a sequence of integers, such as \[5\], got 5"):
-        model.hierarchy(5)
-
-
-def test_sizes(X):
-    weights = np.random.default_rng(0).choice([0.0, 1.0, 2.5], len(X))
-    model = ClosureKMeans(30, random_state=0).fit(X, sample_weight=weights)
-    np.testing.assert_allclose(model.cluster_sizes_, np.bincount(model.labels_, weights, 30))
+def test_the_means_of_directions():
+    """A mean lies on the way from the origin to its direction."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 8)) + 1
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    with Threads(1) as threads:
+        points, _ = arrange_points(X, rng.random(300) + 0.5, 20, None, rng, threads)
+        labels = rng.permutation(300).astype(np.int32) % 20
+        clusters = update(points._replace(spherical=True), labels, 20, threads)
+        means = with_means(clusters, points.offset, threads)
+    expected, _, _ = reference.update_clusters(points.rows, points.weights, labels, np.zeros((20, 8)))
+    np.testing.assert_allclose(means.centers + points.offset, expected, atol=1e-12)

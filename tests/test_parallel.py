@@ -2,6 +2,7 @@
 
 import builtins
 import io
+import multiprocessing
 import os
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -10,9 +11,12 @@ from multiprocessing import get_context
 import joblib
 import numpy as np
 import pytest
+from methods import same
+from sklearn.base import clone
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from closure_kmeans import ClosureKMeans, Method, parallel
+from closure_kmeans.datasets import load_sift
 from closure_kmeans.parallel import SingleThreadedBlas, Threads, count_threads
 
 # More than a machine may have: BLAS starts as many as it is told to.
@@ -38,6 +42,16 @@ def results(_=None):
     rows = X[:1000].astype(np.float64)
     found = model.labels_, model.cluster_centers_, model.predict(rows), model.transform(rows)
     return [part.tobytes() for part in found]
+
+
+@pytest.fixture(scope="module", name="X")
+def sift():
+    return load_sift()[:2000].astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def fitted(X):
+    return ClosureKMeans(50, random_state=0).fit(X)
 
 
 def test_any_thread_gives_the_same_bits_and_leaves_blas_as_it_was(many_blas_threads):
@@ -166,3 +180,21 @@ def test_of_several_errors_the_first_block_s_is_raised_and_no_other_block_is_beg
     with Threads(2) as threads, pytest.raises(ZeroDivisionError):
         threads.for_each_block(work, 100, 1)
     assert sorted(begun) == [0, 1]
+
+
+def test_two_fits_in_two_threads_are_as_alone(X):
+    models = [ClosureKMeans(50, random_state=0, n_threads=2), ClosureKMeans.paper(60, random_state=1, n_threads=2)] * 3
+    alone = [clone(model).fit(X) for model in models]
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(lambda model: clone(model).fit(X), models))
+    assert all(same(*pair) for pair in zip(alone, together, strict=True))
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_fork_after_fit(X, fitted):
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        results = pool.map_async(clone(fitted).set_params(n_threads=2).fit, [X, X]).get(timeout=120)
+        labels = pool.apply_async(fitted.predict, [X]).get(timeout=120)
+    assert all(same(result, fitted) for result in results)
+    np.testing.assert_array_equal(labels, fitted.predict(X))
