@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 HASWELL := NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx2,+fma OPENBLAS_CORETYPE=Haswell
 NEHALEM := NUMBA_CPU_NAME=nehalem NUMBA_CPU_FEATURES=+sse4.2 OPENBLAS_CORETYPE=Nehalem
 
-# PyTorch without CUDA. Where its own index is out of reach, name a version that is not: make test-inputs TORCH=torch==2.13.0
+# PyTorch without CUDA, for make test-inputs.
 TORCH := torch --torch-backend cpu
 
 help:  ## show this list

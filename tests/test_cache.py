@@ -141,8 +141,10 @@ def test_old_kernels_of_other_versions_are_removed(folder, monkeypatch):
     rest = bytes(32) + b"code"
     for name in ("young-0.kernel", other.name):
         (folder / name).write_bytes(cache._digest(name, rest) + rest)
-    (folder / ".cut-0.kernel.01234567").touch()
-    for path in (kept, other, folder / ".cut-0.kernel.01234567"):
+    damaged, cut = folder / "damaged-0.kernel", folder / ".cut-0.kernel.01234567"
+    damaged.write_bytes(rest)
+    cut.touch()
+    for path in (kept, other, damaged, cut):
         os.utime(path, (0, 0))
     cache._remove_old.cache_clear()
     cache.kernel(end_of_run)(WORDS, 0)
@@ -150,6 +152,7 @@ def test_old_kernels_of_other_versions_are_removed(folder, monkeypatch):
     assert {kept.name, "young-0.kernel"} < names
     assert len(names) == 3
     assert run_kernel() is True
+    assert kept.stat().st_mtime > 0  # it is in use
 
 
 def test_a_write_that_fails_leaves_no_old_code_under_a_new_stamp(folder, monkeypatch):

@@ -129,11 +129,12 @@ def test_centers_in_few_dimensions_and_rows_that_are_not(dtype, noise):
 @pytest.mark.parametrize("limit", [500, 1000])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
 def test_an_exact_search_builds_no_cells(fitted, monkeypatch, limit, dtype):
+    model = without_cells(fitted)
     monkeypatch.setattr(search, "MANY_CENTERS", limit)
     monkeypatch.setattr(search, "group_centers", None)
     rows = load_sift()[10_000:13_000].astype(dtype)
     expected, distances = reference.search_nearest(rows, fitted.cluster_centers_)
-    found, apart = without_cells(fitted).center_index_.nearest(rows, exact=True)
+    found, apart = model.center_index_.nearest(rows, exact=True)
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_allclose(apart, distances, rtol=1e-6)
 
@@ -281,6 +282,29 @@ def test_centers_that_were_replaced(fitted, tmp_path):
     assert np.mean(model.predict(rows) == nearest) > 0.98
     model.save(tmp_path / "model.safetensors")
     assert np.mean(load(tmp_path / "model.safetensors").predict(rows) == nearest) > 0.98
+
+
+def test_centers_that_were_changed_in_place():
+    rows = np.arange(40, dtype=np.float32).reshape(20, 2)
+    index = CenterIndex(rows[:10].copy())
+    assert index.nearest(rows[9:10])[0] == 9
+    index.centers[3] = rows[9] + 0.5
+    index.centers[9] = 1000
+    assert index.nearest(rows[9:10])[0] == 3
+
+
+@pytest.mark.parametrize("limit", [10, 10_000])
+def test_a_pickled_index_holds_no_bytes_of_this_processor(limit, monkeypatch):
+    monkeypatch.setattr("closure_kmeans.search.MANY_CENTERS", limit)
+    rows = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
+    index = CenterIndex(rows[:100])
+    found = index.nearest(rows)
+    held = dict(vars(index))
+    again = pickle.loads(pickle.dumps(index))
+    assert vars(again)["_cells"] == vars(again)["_rounded"] == {}
+    assert vars(index) == held
+    for ours, theirs in zip(again.nearest(rows), found, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_several_nearest_of_a_tree():

@@ -193,14 +193,22 @@ def _write(name: str, code: bytes) -> None:
 
 @cache  # once in a process
 def _remove_old(folder: Path) -> None:
-    """Remove leftovers of killed processes and kernels of other versions, if they are KEPT_SECONDS old.
+    """Remove leftovers of killed processes, and kernels that this version cannot use, if unused for KEPT_SECONDS.
 
     Kernels whose functions were renamed would otherwise stay forever.
     """
     for path in folder.glob(f"*{SUFFIX}*"):
-        with suppress(OSError, ValueError):
-            if path.stat().st_mtime < time.time() - KEPT_SECONDS and (path.suffix != SUFFIX or _read(path) is None):
+        with suppress(OSError):
+            if path.stat().st_mtime < time.time() - KEPT_SECONDS and not (path.suffix == SUFFIX and _is_usable(path)):
                 path.unlink()
+
+
+def _is_usable(path: Path) -> bool:
+    """Whether a kernel is undamaged and of this version."""
+    try:
+        return _read(path) is not None
+    except ValueError:
+        return False
 
 
 def _digest(name: str, rest: bytes) -> bytes:
@@ -253,6 +261,8 @@ class KernelCache(NullCache):
             try:
                 code = _read(path) if os.path.exists(path) else None
                 if code is not None:
+                    with suppress(OSError):
+                        os.utime(path)  # another version may be about to remove old ones
                     return CompileResult._rebuild(context, *pickle.loads(code))
             except Exception as error:  # on any error, compile the kernel
                 _say_once("read", f"a kernel of the cache is not used, but compiled again: {error}")

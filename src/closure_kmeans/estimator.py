@@ -187,6 +187,7 @@ class LocalKMeans(BaseKMeans, ABC):
             labels = np.empty(len(rows), np.int32)
             labels[some] = fitted["labels_"]
             made = fitted["_index"] or [self.index_class.of(fitted["cluster_centers_"], sample=fitted["_sample"])]
+            made[0].n_threads = self.n_threads
             labels[~some], _ = made[0].find(others)
             fitted["labels_"] = labels
         validate_data(self, X, skip_check_array=True)

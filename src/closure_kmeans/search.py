@@ -223,10 +223,11 @@ class CenterIndex:
         """The offset, and all centres in bytes, in a precision: those of the cells, if there are cells."""
         if dtype in self._cells:
             return self._cells[dtype].offset, self._cells[dtype].centers
-        if dtype not in self._rounded:
+        if dtype not in self._rounded or len(self.centers) <= MANY_CENTERS:
             offset, centers = self.relative(dtype)
-            ids = np.arange(len(centers), dtype=np.int32)
-            self._rounded[dtype] = offset, round_centers(centers, ids)
+            if dtype not in self._rounded or not np.array_equal(self._rounded[dtype][1].centers, centers):
+                # New, or changed in place.
+                self._rounded[dtype] = offset, round_centers(centers, np.arange(len(centers), dtype=np.int32))
         return self._rounded[dtype]
 
     def grouped(self, dtype: type[np.floating[Any]], threads: Threads) -> Cells:
@@ -237,9 +238,10 @@ class CenterIndex:
             if is_own and self._grouping is not None:
                 self._cells[dtype] = make_cells(centers, offset, *self._grouping)
             else:
-                self._cells[dtype] = group_centers(offset, centers, threads)
+                cells = group_centers(offset, centers, threads)
                 if is_own:
-                    self._grouping = self._cells[dtype].grouping
+                    self._grouping = cells.grouping
+                self._cells[dtype] = cells
         return self._cells[dtype]
 
     def _count_probes(self, threads: Threads) -> int:
@@ -258,6 +260,10 @@ class CenterIndex:
                 nearest = others[nearest].astype(np.int32)
             self.n_probes = count_probes(cells, rows, nearest)
         return self.n_probes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """State for pickling, without centres in bytes: how they are rounded depends on the processor."""
+        return self.__dict__ | {"_cells": {}, "_rounded": {}}
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

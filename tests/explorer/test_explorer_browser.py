@@ -259,9 +259,10 @@ def test_query_with_a_box_rerank_and_inliers(page, folder):
     page.locator(".results li a").nth(1).click()
     page.wait_for_url("**/query/match*")
     assert page.locator(".match .line").count() >= 4
-    page.keyboard.press("n")
-    page.keyboard.press("u")
-    page.wait_for_url("**/query?*")
+    with page.expect_navigation(url="**/query/match*"):
+        page.keyboard.press("n")
+    with page.expect_navigation(url="**/query?*"):
+        page.keyboard.press("u")
 
 
 def test_what_is_no_photo_is_said(browser, url, tmp_path):

@@ -318,13 +318,13 @@ HKM_OF_100 = ("evaluate", "ukbench", "{photos}", "--methods", "hkm", "--n-words"
         (("query", "{made}", "{photos}/image000.png", "--dof", "3"), 2, "--dof needs --rerank"),
         (("query", "{made}", "{photos}/image000.png", "--verifier", "opencv"), 2, "--verifier needs --rerank"),
         (("query", "{made}", "{photos}/image000.png", "--expansion", "5"), 2, "--expansion needs --rerank"),
-        (("query", "{made}", "{photos}/image000.png", "--no-weighted"), 2, "--weighted needs --rerank"),
+        (("query", "{made}", "{photos}/image000.png", "--no-weighted"), 2, "--weighted/--no-weighted needs --rerank"),
         (
             ("query", "{made}", "{photos}/image000.png", "--matches", "{folder}/lines.png", "--expansion", "5"),
             2,
             "--expansion needs --rerank",
         ),
-        ((*HKM_OF_100, "--weighted"), 2, "--weighted needs --rerank"),
+        ((*HKM_OF_100, "--weighted"), 2, "--weighted/--no-weighted needs --rerank"),
         (
             ("query", "{made}", "{photos}/image000.png", "--rerank", "--verifier", "opencv", "--dof", "3"),
             2,

@@ -42,6 +42,12 @@ def test_images_of_the_ground_truth_that_are_missing_are_named(collection, tmp_p
         next(compare(collection, Plan([50], ["closure"]), read_oxford(tmp_path)))
 
 
+def test_a_query_without_regions_in_its_box_finds_nothing(collection, tmp_path):
+    write_ground_truth(tmp_path, query="oxc1_image000 -9 -9 -1 -1")
+    (row,) = compare(collection, Plan([50], ["closure"]), read_oxford(tmp_path))
+    assert row.score == 0
+
+
 def test_evaluations_share_a_folder(collection, tmp_path):
     rows = {}
     first = compare(collection, Plan([50], ["closure"], rerank=True), folder=tmp_path, key="photos")

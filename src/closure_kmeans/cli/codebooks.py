@@ -45,7 +45,7 @@ with_plan = options.together(
     some_of(METHODS, "--methods", default="closure", help="Clustering methods to compare."),
     some_of(("l1", "l2"), "--norms", default="l1", help="Norms to compare."),
     options.numbers("--seeds", default="0", help="Random seeds to repeat each run with."),
-    options.numbers("--levels", default="1", help="Tree levels that are scored, for --method hkm."),
+    options.numbers("--levels", default="1", help="Tree levels that are scored, for hkm among --methods."),
     with_nearest,
     options.numbers(
         "--subsets",

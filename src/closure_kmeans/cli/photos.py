@@ -72,7 +72,7 @@ PROTOCOLS = {"best": BEST, "paper": PAPER}
 
 
 # Steps that follow the verification, and their options.
-AFTER_VERIFICATION = {"weighted": "--weighted", "expansion": "--expansion"}
+AFTER_VERIFICATION = {"weighted": "--weighted/--no-weighted", "expansion": "--expansion"}
 
 
 def _set_protocol(context: click.Context, _: click.Parameter, protocol: str) -> None:

@@ -17,7 +17,7 @@ from closure_kmeans import validation as check
 from closure_kmeans.files import reading, warn
 from closure_kmeans.retrieval.collection import Collection, take
 from closure_kmeans.retrieval.evaluation import UKBENCH_GROUP, Box, OxfordQuery, oxford_score, ukbench_score
-from closure_kmeans.retrieval.index import ImageIndex, Query, Steps
+from closure_kmeans.retrieval.index import ImageIndex, Query, Steps, inside_box
 from closure_kmeans.retrieval.stages import Stage, find, keep, key_of, resume_learning
 from closure_kmeans.retrieval.verification import Verification
 from closure_kmeans.retrieval.vocabulary import (
@@ -110,12 +110,12 @@ class Indexed(NamedTuple):
     queries: dict[tuple[int, Box | None, int], Query]  # made so far
 
     def query(self, image: int, box: Box | None, assignment: int) -> Query | None:
-        """Query by an image of the collection; None if it has no regions. The first ones are kept."""
+        """Query by an image of the collection; None if it has no regions in the box. The first ones are kept."""
         key = image, box, assignment
         if key in self.queries:
             return self.queries[key]
         own = slice(*self.collection.offsets[image : image + 2])
-        if own.start == own.stop:
+        if not (inside_box(self.collection.keypoints[own], box).any() if box else own.start < own.stop):
             return None
         rows = self.collection.keypoints[own], self.collection.descriptors[own], self.words.of(own)
         query = self.images.make_query(*rows, box=box, assignment=assignment)

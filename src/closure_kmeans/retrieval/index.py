@@ -579,7 +579,10 @@ class ImageIndex:
         """Scores of all images."""
         if self._regions is not None and query.signed is not None and steps.embedding:
             words, signatures = query.signed
-            signed = SignedWords(words[:, : steps.assignment], signatures[:, : steps.assignment])
+            signed = SignedWords(
+                np.ascontiguousarray(words[:, : steps.assignment]),
+                np.ascontiguousarray(signatures[:, : steps.assignment]),
+            )
             return score_matches(self._regions, signed, self._inverted.idf, burstiness=steps.burstiness)
         return inverted.score(self._inverted, query.words.words, weights=query.words.weights, norm=norm)
 
